@@ -1,1 +1,1 @@
-"""aotgrad."""
+"""The aotgrad runtime: what a deployed program needs. Imports NumPy alone."""
