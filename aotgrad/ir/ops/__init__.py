@@ -1,1 +1,5 @@
-"""aotgrad."""
+"""The op families. Importing this package fills the registry."""
+
+from . import arith, contract, control, math, reduce, shape
+
+__all__ = ["arith", "contract", "control", "math", "reduce", "shape"]

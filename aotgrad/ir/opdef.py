@@ -1,0 +1,235 @@
+"""``OpDef``: everything about one op, and the registry of all of them.
+
+An op is declared once, in ``ir/ops/<family>.py``. What is derived from the declaration: the public function and method, eager
+execution, tracing, text, verification, both derivative modes, native code, and its row in the table test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+
+from .core import Value
+from .types import TensorType
+
+__all__ = [
+    "Bilinear", "Composite", "Front", "Index", "Kernel", "Linear", "Linearize", "Lowering", "OpDef", "Partials", "REQUIRED", "Reduce", "Sample", "Scalar",
+    "View", "ViewMap", "Zero", "all_ops", "get", "register",
+]
+
+REQUIRED: Any = object()
+"""Marks an attribute without a default."""
+
+
+# ---- derivative kinds -------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Composite:
+    """``body(b, *operands, **attrs)`` gives the result in other ops. Type rule, derivative, batching and lowering follow."""
+
+    body: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Elementwise. One ``fn(b, ins, out) -> Value`` per operand (None: not differentiable): the partial, as an array of the result's shape."""
+
+    fns: tuple[Callable[..., Any] | None, ...]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Linear in ``operands`` (indices, None = all) jointly; the JVP is the op itself, with zeros for the tangents that are absent.
+
+    ``transpose(b, ct, op) -> {operand index: cotangent}`` where ``op`` has ``operands`` (types for the linear ones), ``attrs``; a cotangent may
+    be an ``Accumulate`` that adds into the one already there.
+    """
+
+    transpose: Callable[..., Any]
+    operands: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Bilinear:
+    """Linear in operand 0 and in operand 1 apart. ``transposes[i](b, ct, other, op) -> cotangent of operand i``.
+
+    ``tangent``: name of the op used in the linear part ("lmul" for mul, so that zero annihilates), None = the op itself.
+    """
+
+    transposes: tuple[Callable[..., Any], Callable[..., Any]]
+    tangent: str | None = None
+
+
+@dataclass(frozen=True)
+class Zero:
+    """No derivative: the tangent of the result is structurally absent."""
+
+
+@dataclass(frozen=True)
+class Linearize:
+    """``fn(b, ins, outs, attrs, active) -> linear(lb, tangents) -> tangents of outs``; tangents are Value or None, the linear part uses ops with transposes.
+
+    ``transpose``: as in ``Linear``, for an op that stands in linear parts itself (with some operands fixed).
+    """
+
+    fn: Callable[..., Any]
+    transpose: Callable[..., Any] | None = None
+
+
+Derivative = Union[Composite, Partials, Linear, Bilinear, Zero, Linearize]
+
+
+# ---- kernel-level meaning ---------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Scalar:
+    """Elementwise: ``fn(k, op, *scalars) -> scalar`` with ``k`` the kernel-level scalar builder (codegen's ``ScalarBuilder``)."""
+
+    fn: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Index:
+    """Elementwise without operands, from the position: ``fn(k, op, indices) -> scalar`` (iota, eye masks)."""
+
+    fn: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Reduction over ``attrs["dims"]``: ``combine`` in add, mul, max, min, and, or."""
+
+    combine: str
+
+
+@dataclass(frozen=True)
+class ViewMap:
+    """Where result element i comes from: input index d = ``offsets[d] + sum(i[j] * step for j, step in steps[d])``."""
+
+    offsets: tuple[Any, ...]
+    steps: tuple[tuple[tuple[int, Any], ...], ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """No data moves: ``fn(op) -> ViewMap`` of operand 0."""
+
+    fn: Callable[..., ViewMap]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A named kernel that code generation knows: dot, reshape, concatenate, pad, insert, gather, scatter, cumulate, argreduce, scan, cond, relayout, ..."""
+
+    kind: str
+
+
+Lowering = Union[Scalar, Index, Reduce, View, Kernel]
+
+
+# ---- how an op appears to users ---------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Front:
+    """The public face. ``signature`` is torch's; ``canon(b, *args, **kw)`` turns public arguments into ops (None: promote, broadcast, emit).
+
+    ``promote``: "float" (ints become float), "arith", "compare", "bool", "none". ``np``: names of NumPy functions and ufuncs it serves;
+    ``np_signature`` where NumPy's argument order or defaults differ; ``np_canon`` likewise.
+    """
+
+    signature: str
+    canon: Callable[..., Any] | None = None
+    promote: str = "arith"
+    np: tuple[str, ...] = ()
+    np_signature: str | None = None
+    np_canon: Callable[..., Any] | None = None
+    function: bool = True
+    method: bool = True
+    inplace: bool = False
+    functional: bool = False
+    aliases: tuple[str, ...] = ()
+    operator: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row of the table test: operand arrays (NumPy) and attributes; ``front``: public arguments instead."""
+
+    operands: tuple[Any, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """See the module docstring. ``operands``: names; the last may end in "*" (any number). ``attrs``: name to default (``REQUIRED`` for none)."""
+
+    name: str
+    doc: str
+    operands: tuple[str, ...]
+    type_rule: Callable[[Sequence[TensorType], Mapping[str, Any]], Sequence[TensorType]] | None
+    ref: Callable[..., Any] | None
+    derivative: Derivative
+    lower: Lowering | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    samples: Callable[[], Iterable[Sample]] | None = None
+    front: Front | None = None
+    batch: Callable[..., Any] | None = None
+    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major"
+    regions: int = 0
+    grad_fn: str | None = None
+    exact: bool = False  # NumPy's result is exactly rounded or a move, so ``ref`` may serve as the eager implementation
+    outputs: tuple[str, ...] = ("out",)
+
+    @property
+    def variadic(self) -> bool:
+        return bool(self.operands) and self.operands[-1].endswith("*")
+
+    @property
+    def node_name(self) -> str:
+        """torch's name of the node: AddBackward0."""
+        return self.grad_fn or "".join(part.capitalize() for part in self.name.split("_")) + "Backward0"
+
+    def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes with defaults filled in; unknown or missing ones are errors."""
+        for key in attrs:
+            if key not in self.attrs:
+                raise AotgradTypeError(f"ag.{self.name} has no attribute {key!r}; it takes {', '.join(self.attrs) or 'none'}")
+        out = {k: attrs.get(k, default) for k, default in self.attrs.items()}
+        for key, value in out.items():
+            if value is REQUIRED:
+                raise AotgradTypeError(f"ag.{self.name} needs attribute {key!r}")
+        return out
+
+    def check_operands(self, operands: Sequence[Value | TensorType]) -> None:
+        """The number of operands fits."""
+        least = len(self.operands) - self.variadic
+        if len(operands) < least or (len(operands) > least and not self.variadic):
+            raise AotgradValueError(f"ag.{self.name} takes {least}{' or more' if self.variadic else ''} operands ({', '.join(self.operands)}), not {len(operands)}")
+
+
+_REGISTRY: dict[str, OpDef] = {}
+
+
+def register(op: OpDef) -> OpDef:
+    """Adds an op at import; a second op of the same name is a fault of the source."""
+    if op.name in _REGISTRY:
+        raise AotgradValueError(f"op {op.name!r} is declared twice")
+    _REGISTRY[op.name] = op
+    return op
+
+
+def get(name: str) -> OpDef:
+    """The op called ``name`` (without "ag.")."""
+    try:
+        return _REGISTRY[name]
+    except KeyError:
+        raise AotgradValueError(f"unknown op ag.{name}; see aotgrad.ir.opdef.all_ops()") from None
+
+
+def all_ops() -> Mapping[str, OpDef]:
+    """Every op by name."""
+    return _REGISTRY

@@ -1,0 +1,162 @@
+"""Arithmetic: add, sub, mul, div, neg, pow, lmul, comparisons, logical ops, where, casts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime import dtypes
+from aotgrad_runtime.dtypes import bool_
+from aotgrad_runtime.errors import AotgradTypeError
+
+from ..opdef import REQUIRED, Bilinear, Front, Linear, OpDef, Partials, Sample, Scalar, Zero, register
+from ..types import TensorType
+from .common import compare_rule, elementwise_rule, float_samples
+
+
+def _same(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    return {0: ct, 1: ct}
+
+
+register(OpDef(
+    "add", "x + y.", ("x", "y"), elementwise_rule(), np.add, Linear(_same), Scalar(lambda k, op, x, y: k.add(x, y)), samples=float_samples(operands=2),
+    layouts="elementwise", exact=True, front=Front("add(input, other, *, alpha=1)", canon=lambda b, x, y, alpha=1: b.add(x, y if alpha == 1 else b.mul(y, b.full_like(y, alpha))),
+                                                   np=("add",), operator=("__add__", "__radd__"), inplace=True)))
+register(OpDef(
+    "sub", "x - y.", ("x", "y"), elementwise_rule("fciu"), np.subtract, Linear(lambda b, ct, op: {0: ct, 1: b.neg(ct)}), Scalar(lambda k, op, x, y: k.sub(x, y)),
+    samples=float_samples(operands=2), layouts="elementwise", exact=True,
+    front=Front("sub(input, other, *, alpha=1)", canon=lambda b, x, y, alpha=1: b.sub(x, y if alpha == 1 else b.mul(y, b.full_like(y, alpha))), np=("subtract",),
+                operator=("__sub__", "__rsub__"), inplace=True, aliases=("subtract",))))
+register(OpDef(
+    "mul", "x * y.", ("x", "y"), elementwise_rule(), np.multiply, Bilinear((lambda b, ct, y, op: b.lmul(ct, y), lambda b, ct, x, op: b.lmul(ct, x)), tangent="lmul"),
+    Scalar(lambda k, op, x, y: k.mul(x, y)), samples=float_samples(operands=2), layouts="elementwise", exact=True,
+    front=Front("mul(input, other)", np=("multiply",), operator=("__mul__", "__rmul__"), inplace=True, aliases=("multiply",))))
+
+
+def _lmul(x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.where((x == 0) | (y == 0), np.zeros((), np.result_type(x, y)), np.multiply(x, y))
+
+
+register(OpDef(
+    "lmul", "x * y, and 0 where either is exactly 0: the product of the linear part of every derivative, in which zero annihilates.", ("x", "y"), elementwise_rule("fc"),
+    _lmul, Bilinear((lambda b, ct, y, op: b.lmul(ct, y), lambda b, ct, x, op: b.lmul(ct, x))),
+    Scalar(lambda k, op, x, y: k.select(k.logical("or", k.cmp("eq", x, k.const(0, x)), k.cmp("eq", y, k.const(0, y))), k.const(0, x), k.mul(x, y))),
+    samples=float_samples(operands=2), layouts="elementwise", exact=True))
+
+
+def _reciprocal_of(b: Any, y: Any) -> Any:
+    return b.div(b.full_like(y, 1), y)
+
+
+register(OpDef(
+    "div", "x / y (true division of floats).", ("x", "y"), elementwise_rule("fc"), np.divide,
+    Partials((lambda b, ins, out: _reciprocal_of(b, ins[1]), lambda b, ins, out: b.neg(b.div(out, ins[1])))),
+    Scalar(lambda k, op, x, y: k.div(x, y)), samples=float_samples(0.5, 2.0, 2), layouts="elementwise", exact=True,
+    front=Front("div(input, other)", promote="float", np=("divide", "true_divide"), operator=("__truediv__", "__rtruediv__"), inplace=True, aliases=("divide", "true_divide"))))
+register(OpDef(
+    "neg", "-x.", ("x",), elementwise_rule("fciu"), np.negative, Linear(lambda b, ct, op: {0: b.neg(ct)}), Scalar(lambda k, op, x: k.neg(x)), samples=float_samples(),
+    layouts="elementwise", exact=True, front=Front("neg(input)", np=("negative",), operator=("__neg__",), inplace=True, aliases=("negative",))))
+
+
+def _pow_x(b: Any, ins: Sequence[Any], out: Any) -> Any:
+    x, y = ins
+    return b.lmul(y, b.pow(x, b.sub(y, b.full_like(y, 1))))  # y = 0 gives 0 whatever x is
+
+
+def _pow_y(b: Any, ins: Sequence[Any], out: Any) -> Any:
+    x, y = ins
+    zero = b.full_like(x, 0)
+    at_zero = b.logical_and(b.eq(x, zero), b.ge(y, zero))
+    return b.where(at_zero, zero, b.lmul(out, b.log(x)))  # 0**b: 0 in b
+
+
+def _pow_ref(x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.power(x, y)
+
+
+register(OpDef(
+    "pow", "x ** y.", ("x", "y"), elementwise_rule("fiu"), _pow_ref, Partials((_pow_x, _pow_y)), Scalar(lambda k, op, x, y: k.pow(x, y)),
+    samples=float_samples(0.5, 2.0, 2), layouts="elementwise",
+    front=Front("pow(input, exponent)", np=("power", "float_power"), operator=("__pow__", "__rpow__"), inplace=True)))
+
+
+def _bool_samples() -> Iterable[Sample]:
+    rng = np.random.default_rng(3)
+    for shape in ((3, 4), (), (0,)):
+        yield Sample((rng.random(shape) > 0.5, rng.random(shape) > 0.5), name=f"{shape}")
+
+
+def _compare(name: str, np_name: str, sign: str, ref: Any, operators: tuple[str, ...], aliases: tuple[str, ...] = ()) -> None:
+    register(OpDef(
+        name, f"x {sign} y, elementwise.", ("x", "y"), compare_rule, ref, Zero(), Scalar(lambda k, op, x, y: k.cmp(name, x, y)), samples=float_samples(operands=2),
+        layouts="elementwise", exact=True, front=Front(f"{name}(input, other)", promote="compare", np=(np_name,), operator=operators, aliases=aliases)))
+
+
+_compare("lt", "less", "<", np.less, ("__lt__",), ("less",))
+_compare("le", "less_equal", "<=", np.less_equal, ("__le__",), ("less_equal",))
+_compare("gt", "greater", ">", np.greater, ("__gt__",), ("greater",))
+_compare("ge", "greater_equal", ">=", np.greater_equal, ("__ge__",), ("greater_equal",))
+_compare("eq", "equal", "==", np.equal, ("__eq__",), ())
+_compare("ne", "not_equal", "!=", np.not_equal, ("__ne__",), ("not_equal",))
+
+
+def _logical(name: str, kind: str, ref: Any, operators: tuple[str, ...]) -> None:
+    register(OpDef(
+        name, f"Elementwise {kind} of bools.", ("x", "y"), elementwise_rule("b"), ref, Zero(), Scalar(lambda k, op, x, y: k.logical(kind, x, y)), samples=_bool_samples,
+        layouts="elementwise", exact=True, front=Front(f"{name}(input, other)", promote="bool", np=(name,), operator=operators)))
+
+
+_logical("logical_and", "and", np.logical_and, ("__and__", "__rand__"))
+_logical("logical_or", "or", np.logical_or, ("__or__", "__ror__"))
+_logical("logical_xor", "xor", np.logical_xor, ("__xor__", "__rxor__"))
+register(OpDef(
+    "logical_not", "Elementwise not of bools.", ("x",), elementwise_rule("b"), np.logical_not, Zero(), Scalar(lambda k, op, x: k.logical("xor", x, k.const(True, x))),
+    samples=lambda: (Sample(s.operands[:1], name=s.name) for s in _bool_samples()), layouts="elementwise", exact=True,
+    front=Front("logical_not(input)", promote="bool", np=("logical_not",), operator=("__invert__",))))
+
+
+def _where_rule(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Sequence[TensorType]:
+    if types[0].dtype is not bool_:
+        raise AotgradTypeError(f"where: the condition is {types[0].dtype.name}, not bool; compare it with 0 first")
+    return elementwise_rule(first=1)(types, attrs)
+
+
+def _where_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    zero = b.zeros(ct)
+    return {1: b.where(op.operands[0], ct, zero), 2: b.where(op.operands[0], zero, ct)}
+
+
+def _where_samples() -> Iterable[Sample]:
+    rng = np.random.default_rng(5)
+    for shape in ((3, 4), (), (0, 2)):
+        yield Sample((rng.random(shape) > 0.5, rng.normal(size=shape), rng.normal(size=shape)), name=f"{shape}")
+
+
+register(OpDef(
+    "where", "x where the condition holds, else y.", ("condition", "x", "y"), _where_rule, np.where, Linear(_where_transpose, (1, 2)),
+    Scalar(lambda k, op, c, x, y: k.select(c, x, y)), samples=_where_samples, layouts="elementwise", exact=True,
+    front=Front("where(condition, input, other)", promote="where", np=("where",), method=False)))
+
+
+def _cast_rule(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Sequence[TensorType]:
+    return (TensorType(types[0].shape, attrs["dtype"], types[0].layout),)
+
+
+def _cast_samples() -> Iterable[Sample]:
+    x = np.array([[-1.5, 0.0, 2.75], [3.0, -0.0, 1e3]])
+    for d in (dtypes.float32, dtypes.int64, dtypes.int32, dtypes.bool_, dtypes.float64):
+        yield Sample((x,), {"dtype": d}, name=d.name)
+    yield Sample((np.array([1, -2], np.int32),), {"dtype": dtypes.float64}, name="i32")
+
+
+def _cast_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    return {0: b.to_dtype(ct, op.operands[0].dtype)}
+
+
+register(OpDef(
+    "cast", "x converted to ``dtype`` (C rules: floats truncate towards zero).", ("x",), _cast_rule, lambda x, dtype: np.asarray(x).astype(dtype.np), Linear(_cast_transpose),
+    Scalar(lambda k, op, x: k.cast(x, op.operands[0].type.dtype, op.attrs["dtype"])), {"dtype": REQUIRED}, _cast_samples, layouts="any", exact=True))

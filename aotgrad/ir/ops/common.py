@@ -1,0 +1,106 @@
+"""Type rules and small helpers that the op families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime.dtypes import DType, bool_
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+
+from ..opdef import Sample
+from ..types import Layout, TensorType
+
+__all__ = ["elementwise_rule", "drop_dims", "float_samples", "norm_dim", "norm_dims", "vectorised"]
+
+Rule = Callable[[Sequence[TensorType], Mapping[str, Any]], Sequence[TensorType]]
+
+
+def elementwise_rule(kinds: str = "fciub", out: DType | None = None, first: int = 0) -> Rule:
+    """All operands (from ``first``) of one shape, dtype and layout; dtype kind in ``kinds``; the result is the same, or of dtype ``out``."""
+
+    def rule(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Sequence[TensorType]:
+        lead = types[first]
+        for t in types[first + 1:]:
+            if t != lead:
+                raise AotgradTypeError(f"elementwise operands differ: {lead} and {t}; cast, broadcast or relayout first")
+        for t in types[:first]:
+            if (t.shape, t.layout) != (lead.shape, lead.layout):
+                raise AotgradTypeError(f"elementwise operands differ in shape or layout: {t} and {lead}")
+        if lead.dtype.kind not in kinds:
+            raise AotgradTypeError(f"dtype {lead.dtype.name} is not accepted here; cast to a {'floating-point' if kinds == 'f' else 'suitable'} dtype first")
+        return (lead if out is None else TensorType(lead.shape, out, lead.layout),)
+
+    return rule
+
+
+def compare_rule(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Sequence[TensorType]:
+    """Two operands of one type give bool."""
+    return elementwise_rule(out=bool_)(types, attrs)
+
+
+def drop_dims(t: TensorType, dims: Sequence[int], dtype: DType | None = None) -> TensorType:
+    """The type after reducing ``dims``: what is left keeps its memory order."""
+    kept = [d for d in range(t.rank) if d not in dims]
+    shape = tuple(t.shape[d] for d in kept)
+    layout = None
+    if t.layout is not None and not t.layout.blocks:
+        order = tuple(kept.index(d) for d in t.layout.order if d in kept)
+        layout = None if order == tuple(range(len(kept))) else Layout(order)
+    return TensorType(shape, dtype or t.dtype, layout)
+
+
+def norm_dim(dim: Any, rank: int, what: str = "dim") -> int:
+    """A dimension index in range, negative ones counted from the end."""
+    d = int(dim)
+    if not -rank <= d < max(rank, 1):
+        raise AotgradValueError(f"{what}={d} is out of range for {rank} dimension(s)")
+    return d % rank if rank else 0
+
+
+def norm_dims(dim: Any, rank: int, what: str = "dim") -> tuple[int, ...]:
+    """Sorted distinct dims from None (all), an int, or a sequence."""
+    if dim is None:
+        return tuple(range(rank))
+    given = dim if isinstance(dim, (tuple, list)) else (dim,)
+    out = tuple(sorted(norm_dim(d, rank, what) for d in given)) if rank else ()
+    if len(set(out)) != len(out):
+        raise AotgradValueError(f"{what}={dim!r} names a dimension twice")
+    return out
+
+
+def vectorised(fn: Callable[..., float]) -> Callable[..., Any]:
+    """A function of ``math`` applied to every element in float64, result in the operand's dtype."""
+
+    def apply(*xs: Any) -> Any:
+        arrays = [np.asarray(x) for x in xs]
+        flat = [a.astype(np.float64).ravel() for a in arrays]
+        out = np.array([_quiet(fn, *row) for row in zip(*(f.tolist() for f in flat))], dtype=np.float64)
+        return out.reshape(arrays[0].shape).astype(arrays[0].dtype)
+
+    return apply
+
+
+def _quiet(fn: Callable[..., float], *xs: float) -> float:
+    try:
+        return fn(*xs)
+    except ValueError:
+        return float("nan")
+    except OverflowError:
+        return float("inf")
+
+
+def float_samples(low: float = -2.0, high: float = 2.0, operands: int = 1, avoid: Sequence[float] = ()) -> Callable[[], Iterable[Sample]]:
+    """Random points in (low, high), at rank 2, 0 and with size 0 and 1, fixed seed."""
+
+    def make() -> Iterable[Sample]:
+        rng = np.random.default_rng(7)
+        for shape in ((3, 5), (), (0, 4), (1,)):
+            xs = [rng.uniform(low, high, shape) for _ in range(operands)]
+            for a in avoid:
+                xs = [np.where(np.abs(x - a) < 0.1, x + 0.2, x) for x in xs]
+            yield Sample(tuple(xs), name=f"{shape}")
+
+    return make

@@ -1,0 +1,276 @@
+"""Reductions, scans along a dim, and the composites over them (mean, var, softmax, ...)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime.dtypes import bool_, int64
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+
+from ..opdef import REQUIRED, Composite, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
+from ..types import TensorType
+from .common import drop_dims
+
+Types = Sequence[TensorType]
+Attrs = Mapping[str, Any]
+
+
+def _x(*shape: int, seed: int = 4) -> Any:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def _reduce_rule(types: Types, a: Attrs) -> Types:
+    return (drop_dims(types[0], a["dims"]),)
+
+
+def _nonempty_rule(name: str) -> Any:
+    def rule(types: Types, a: Attrs) -> Types:
+        if any(types[0].shape[d] == 0 for d in a["dims"]):
+            raise AotgradValueError(f"{name} of an empty dimension of {types[0]} has no value; give at least one element")
+        return _reduce_rule(types, a)
+
+    return rule
+
+
+def _samples(empty: bool = True) -> Any:
+    def make() -> Iterable[Sample]:
+        for shape, dims in (((3, 4), (1,)), ((3, 4), (0,)), ((2, 3, 2), (0, 2)), ((5,), (0,)), ((2, 2), ()), ((), ()), ((3, 1), (1,))):
+            yield Sample((_x(*shape),), {"dims": dims}, f"{shape}{dims}")
+        if empty:
+            yield Sample((_x(0, 3),), {"dims": (0,)}, "empty")
+
+    return make
+
+
+def _sum_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    x, dims = op.operands[0], op.attrs["dims"]
+    return {0: b.broadcast(ct, shape=x.shape, dims=tuple(d for d in range(len(x.shape)) if d not in dims))}
+
+
+register(OpDef(
+    "sum", "Sum over ``dims`` (pairwise in blocks).", ("x",), _reduce_rule, lambda x, dims: np.asarray(np.sum(x, axis=dims, dtype=x.dtype)), Linear(_sum_transpose), Reduce("add"),
+    {"dims": REQUIRED}, _samples(), layouts="any"))
+
+
+def _prod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
+    # Partial i is the product of the others, from products before and after it: right with any number of zeros.
+    x, dims = ins[0], attrs["dims"]
+    rank = len(x.type.shape)
+    rest = tuple(d for d in range(rank) if d not in dims)
+    moved = b.to_perm(x, (*rest, *dims))
+    count: Any = 1
+    for d in dims:
+        count = count * x.type.shape[d]
+    flat = b.to_shape(moved, (*(x.type.shape[d] for d in rest), count))
+    axis = len(rest)
+    before, after = b.cumprod(flat, dim=axis, exclusive=True, reverse=False), b.cumprod(flat, dim=axis, exclusive=True, reverse=True)
+    others = b.to_shape(b.mul(before, after), moved.type.shape)
+    partial = b.to_perm(others, tuple(sorted(range(rank), key=lambda i: (*rest, *dims)[i])))
+    return lambda lb, tangents: (lb.sum(lb.lmul(partial, tangents[0]), dims=dims),)
+
+
+register(OpDef(
+    "prod", "Product over ``dims``.", ("x",), _reduce_rule, lambda x, dims: np.asarray(np.prod(x, axis=dims, dtype=x.dtype)), Linearize(_prod_linearize), Reduce("mul"),
+    {"dims": REQUIRED}, _samples(), layouts="row_major"))
+
+
+def _extremum_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
+    x, dims = ins[0], attrs["dims"]
+    hit = b.eq(x, b.keep_dims(outs[0], x, dims))
+    hit = b.logical_or(hit, b.ne(x, x))  # a NaN is its own maximum
+    share = b.to_dtype(hit, x.type.dtype)
+    ties = b.sum(share, dims=dims)
+    return lambda lb, tangents: (lb.lmul(b.div(b.full_like(ties, 1), ties), lb.sum(lb.lmul(share, tangents[0]), dims=dims)),)
+
+
+for _name, _fn, _kind in (("amax", np.max, "max"), ("amin", np.min, "min")):
+    register(OpDef(
+        _name, f"{_kind}imum over ``dims``; NaN wins; ties share the derivative evenly.", ("x",), _nonempty_rule(_name), lambda x, dims, fn=_fn: np.asarray(fn(x, axis=dims)),
+        Linearize(_extremum_linearize), Reduce(_kind), {"dims": REQUIRED}, _samples(empty=False), layouts="row_major", exact=True))
+
+
+def _bool_rule(types: Types, a: Attrs) -> Types:
+    if types[0].dtype is not bool_:
+        raise AotgradTypeError(f"any/all reduce bools, not {types[0].dtype.name}; compare with 0 first")
+    return _reduce_rule(types, a)
+
+
+for _name, _fn, _kind in (("any", np.any, "or"), ("all", np.all, "and")):
+    register(OpDef(
+        _name, f"Logical {_kind} over ``dims``.", ("x",), _bool_rule, lambda x, dims, fn=_fn: np.asarray(fn(x, axis=dims)), Zero(), Reduce(_kind), {"dims": REQUIRED},
+        lambda: (Sample((_x(3, 4) > 0,), {"dims": d}, str(d)) for d in ((0,), (1,), (0, 1))), layouts="row_major", exact=True))
+
+
+def _arg_rule(types: Types, a: Attrs) -> Types:
+    if types[0].shape[a["dim"]] == 0:
+        raise AotgradValueError(f"argmax/argmin along the empty dim {a['dim']} of {types[0]} has no value")
+    return (drop_dims(types[0], (a["dim"],), int64),)
+
+
+for _name, _fn in (("argmax", np.argmax), ("argmin", np.argmin)):
+    register(OpDef(
+        _name, "Index of the first extremum along ``dim``; the first NaN wins.", ("x",), _arg_rule, lambda x, dim, fn=_fn: np.asarray(fn(x, axis=dim), np.int64), Zero(),
+        Kernel("argreduce"), {"dim": REQUIRED}, lambda: (Sample((_x(3, 4),), {"dim": d}, str(d)) for d in (0, 1)), layouts="row_major", exact=True))
+
+
+def _cumulate_rule(types: Types, a: Attrs) -> Types:
+    return (types[0],)
+
+
+def _cumulate_ref(fn: Any, unit: int) -> Any:
+    def ref(x: Any, dim: int, exclusive: bool, reverse: bool) -> Any:
+        y = np.flip(x, dim) if reverse else x
+        out = fn(y, axis=dim, dtype=x.dtype)
+        if exclusive:
+            out = np.concatenate([np.full_like(np.take(x, [0] if x.shape[dim] else [], dim), unit), np.delete(out, -1, axis=dim)], axis=dim) if x.shape[dim] else out
+        return np.ascontiguousarray(np.flip(out, dim) if reverse else out)
+
+    return ref
+
+
+def _cumulate_samples() -> Iterable[Sample]:
+    for shape, dim, exclusive, reverse in (((3, 4), 1, False, False), ((3, 4), 0, True, False), ((4,), 0, True, True), ((2, 0), 1, False, False), ((1, 3), 0, False, True)):
+        yield Sample((_x(*shape),), {"dim": dim, "exclusive": exclusive, "reverse": reverse}, f"{shape}{dim}{exclusive}{reverse}")
+
+
+_CUMULATE = {"dim": REQUIRED, "exclusive": False, "reverse": False}
+register(OpDef(
+    "cumsum", "Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule, _cumulate_ref(np.cumsum, 0),
+    Linear(lambda b, ct, op: {0: b.cumsum(ct, dim=op.attrs["dim"], exclusive=op.attrs["exclusive"], reverse=not op.attrs["reverse"])}), Kernel("cumulate"), _CUMULATE,
+    _cumulate_samples))
+
+
+def _cumprod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
+    # Tangent of a running product p[i] = p[i-1] * x[i]: t[i] = t[i-1] * x[i] + p[i-1] * dx[i], a linear recurrence.
+    x, dim, reverse = ins[0], attrs["dim"], attrs["reverse"]
+    before = b.cumprod(x, dim=dim, exclusive=True, reverse=reverse)
+
+    def linear(lb: Any, tangents: Any) -> Any:
+        inclusive = lb.recurrence(x, lb.lmul(before, tangents[0]), dim=dim, reverse=reverse)
+        if not attrs["exclusive"]:
+            return (inclusive,)
+        return (_shift(lb, inclusive, dim, reverse),)
+
+    return linear
+
+
+def _shift(b: Any, x: Any, dim: int, reverse: bool) -> Any:
+    shape, n = x.type.shape, x.type.shape[dim]
+    if n == 0:
+        return x
+    sizes = tuple(n - 1 if d == dim else s for d, s in enumerate(shape))
+    steps = (1,) * len(shape)
+    part = b.slice(x, starts=tuple(1 if reverse and d == dim else 0 for d in range(len(shape))), sizes=sizes, steps=steps)
+    return b.insert(b.zeros(x), part, starts=tuple(0 if reverse or d != dim else 1 for d in range(len(shape))), steps=steps)
+
+
+def _recurrence_ref(a: Any, x: Any, dim: int, reverse: bool) -> Any:
+    a2, out = np.moveaxis(a, dim, 0), np.moveaxis(np.array(x), dim, 0)
+    order = range(len(out))
+    last = None
+    for i in (reversed(order) if reverse else order):
+        if last is not None:
+            out[i] += _zero_product(a2[i], out[last])
+        last = i
+    return np.ascontiguousarray(np.moveaxis(out, 0, dim))
+
+
+def _zero_product(x: Any, y: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.where((x == 0) | (y == 0), 0, x * y)
+
+
+def _recurrence_transpose_x(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    # The adjoint recurrence runs the other way with the coefficients shifted by one.
+    a, dim, reverse = op.operands[0], op.attrs["dim"], op.attrs["reverse"]
+    return {1: b.recurrence(_shift(b, a, dim, not reverse), ct, dim=dim, reverse=not reverse)}
+
+
+def _recurrence_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
+    a, dim, reverse = ins[0], attrs["dim"], attrs["reverse"]
+    before = _shift(b, outs[0], dim, reverse) if active[0] else None
+
+    def linear(lb: Any, tangents: Any) -> Any:
+        drive = None if tangents[0] is None else lb.lmul(before, tangents[0])
+        if tangents[1] is not None:
+            drive = tangents[1] if drive is None else lb.add(drive, tangents[1])
+        return (lb.recurrence(a, drive, dim=dim, reverse=reverse),)
+
+    return linear
+
+
+def _recurrence_samples() -> Iterable[Sample]:
+    for shape, dim, reverse in (((3, 4), 1, False), ((4, 2), 0, True), ((2, 0), 1, False), ((1,), 0, False)):
+        yield Sample((_x(*shape), _x(*shape, seed=9)), {"dim": dim, "reverse": reverse}, f"{shape}{dim}{reverse}")
+
+
+def _recurrence_rule(types: Types, a: Attrs) -> Types:
+    if types[0] != types[1]:
+        raise AotgradTypeError(f"recurrence: coefficients {types[0]} and drive {types[1]} differ")
+    return (types[1],)
+
+
+register(OpDef(
+    "recurrence", "y[i] = a[i] * y[i-1] + x[i] along ``dim`` (zero annihilates in the product; the first step is x[0]).", ("a", "x"), _recurrence_rule, _recurrence_ref,
+    Linearize(_recurrence_linearize, _recurrence_transpose_x), Kernel("recurrence"), {"dim": REQUIRED, "reverse": False}, _recurrence_samples))
+register(OpDef(
+    "cumprod", "Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule, _cumulate_ref(np.cumprod, 1),
+    Linearize(_cumprod_linearize), Kernel("cumulate"), _CUMULATE, _cumulate_samples))
+
+
+# ---- composites ---------------------------------------------------------------------------------------------------------------
+
+def _mean_body(b: Any, x: Any, dims: Any) -> Any:
+    total = b.sum(x, dims=dims)
+    n = b.count([x.type.shape[d] for d in dims], x.type.dtype)
+    return b.div(total, b.broadcast(n, shape=total.type.shape, dims=()) if total.type.shape else n)
+
+
+def _var_body(b: Any, x: Any, dims: Any, correction: Any) -> Any:
+    centred = b.sub(x, b.keep_dims(b.mean(x, dims=dims), x, dims))
+    total = b.sum(b.mul(centred, centred), dims=dims)
+    n = b.count([x.type.shape[d] for d in dims], x.type.dtype)
+    free = b.maximum(b.sub(n, b.scalar(correction, x.type.dtype)), b.scalar(0, x.type.dtype))
+    return b.div(total, b.broadcast(free, shape=total.type.shape, dims=()) if total.type.shape else free)
+
+
+def _logsumexp_body(b: Any, x: Any, dims: Any) -> Any:
+    top = b.stop_gradient(b.amax(x, dims=dims))
+    top = b.where(b.isfinite(top), top, b.full_like(top, 0))
+    return b.add(b.log(b.sum(b.exp(b.sub(x, b.keep_dims(top, x, dims))), dims=dims)), top)
+
+
+def _softmax_body(b: Any, x: Any, dim: int) -> Any:
+    e = b.exp(b.sub(x, b.keep_dims(b.stop_gradient(b.amax(x, dims=(dim,))), x, (dim,))))
+    return b.div(e, b.keep_dims(b.sum(e, dims=(dim,)), x, (dim,)))
+
+
+def _log_softmax_body(b: Any, x: Any, dim: int) -> Any:
+    shifted = b.sub(x, b.keep_dims(b.stop_gradient(b.amax(x, dims=(dim,))), x, (dim,)))
+    return b.sub(shifted, b.keep_dims(b.log(b.sum(b.exp(shifted), dims=(dim,))), x, (dim,)))
+
+
+def _dim_samples() -> Iterable[Sample]:
+    for shape, dim in (((3, 4), 1), ((3, 4), 0), ((5,), 0), ((2, 1), 1)):
+        yield Sample((_x(*shape),), {"dim": dim}, f"{shape}{dim}")
+
+
+def _reduction_composite(name: str, doc: str, body: Any, attrs: Any = None, samples: Any = None) -> None:
+    register(OpDef(name, doc, ("x",), _reduce_rule, None, Composite(body), attrs={"dims": REQUIRED, **(attrs or {})}, samples=samples or _samples(empty=False), layouts="any"))
+
+
+def _same_rule(types: Types, a: Attrs) -> Types:
+    return (types[0],)
+
+
+_reduction_composite("mean", "Arithmetic mean over ``dims``.", _mean_body)
+_reduction_composite("var", "Variance over ``dims`` with ``n - correction`` in the denominator.", _var_body, {"correction": 1},
+                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0), ((5,), (0,), 1))))
+_reduction_composite("std", "Square root of the variance; derivative 0 at its kink.", lambda b, x, dims, correction: b.sqrt(b.var(x, dims=dims, correction=correction)), {"correction": 1},
+                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0))))
+_reduction_composite("logsumexp", "log of the sum of exponentials; all -inf gives -inf with gradient 0.", _logsumexp_body)
+register(OpDef("softmax", "exp(x) / sum(exp(x)) along ``dim``.", ("x",), _same_rule, None, Composite(_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples))
+register(OpDef("log_softmax", "x - logsumexp(x) along ``dim``.", ("x",), _same_rule, None, Composite(_log_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples))

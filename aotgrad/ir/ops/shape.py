@@ -1,0 +1,306 @@
+"""Moves: broadcast, reshape, permute, slice, insert, concatenate, take, scatter, constants. All linear, each naming its transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime.dtypes import as_dtype, from_mlir, int64
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+
+from .. import dims as dimlib
+from ..opdef import REQUIRED, Composite, Index, Kernel, Linear, OpDef, Sample, Scalar, View, ViewMap, Zero, register
+from ..transforms.accumulate import Accumulate
+from ..types import Layout, TensorType
+
+Types = Sequence[TensorType]
+Attrs = Mapping[str, Any]
+
+
+def _x(*shape: int) -> Any:
+    return np.random.default_rng(11).normal(size=shape)
+
+
+# ---- sources ----------------------------------------------------------------------------------------------------------------
+
+register(OpDef(
+    "full", "A splat of one number.", (), lambda types, a: (TensorType(tuple(a["shape"]), a["dtype"]),), lambda shape, value, dtype: np.full(shape, value, dtype.np),
+    Zero(), Index(lambda k, op, idx: k.const(op.attrs["value"], op.attrs["dtype"])), {"shape": REQUIRED, "value": REQUIRED, "dtype": REQUIRED},
+    lambda: (Sample((), {"shape": s, "value": 1.5, "dtype": from_mlir("f64")}, str(s)) for s in ((2, 3), (), (0,))), exact=True))
+register(OpDef(
+    "constant", "A constant array.", (), lambda types, a: (TensorType(a["value"].shape, as_dtype(a["value"].dtype)),), lambda value: value, Zero(), Kernel("constant"),
+    {"value": REQUIRED}, lambda: (Sample((), {"value": _x(2, 3)}, "2x3"),), exact=True))
+register(OpDef(
+    "iota", "0, 1, 2, ... along ``dim`` of ``shape``.", (), lambda types, a: (TensorType(tuple(a["shape"]), a["dtype"]),),
+    lambda shape, dim, dtype: np.broadcast_to(np.arange(shape[dim], dtype=dtype.np).reshape([-1 if i == dim else 1 for i in range(len(shape))]), shape).copy(),
+    Zero(), Index(lambda k, op, idx: k.from_index(idx[op.attrs["dim"]], op.attrs["dtype"])), {"shape": REQUIRED, "dim": 0, "dtype": int64},
+    lambda: (Sample((), {"shape": (2, 3), "dim": d, "dtype": int64}, str(d)) for d in (0, 1)), exact=True))
+register(OpDef(
+    "size", "A size as an int64 scalar.", (), lambda types, a: (TensorType((), int64),), lambda dim: np.asarray(dim, np.int64), Zero(),
+    Index(lambda k, op, idx: k.from_index(k.dim(op.attrs["dim"]), int64)), {"dim": REQUIRED}, lambda: (Sample((), {"dim": 5}, "5"),), exact=True))
+register(OpDef(
+    "stop_gradient", "x, with no derivative.", ("x",), lambda types, a: (types[0],), lambda x: x, Zero(), Scalar(lambda k, op, x: x),
+    samples=lambda: (Sample((_x(2, 3),), name="2x3"),), layouts="any", exact=True))
+register(OpDef(
+    "relayout", "x in another memory layout; the logical value is the same.", ("x",), lambda types, a: (TensorType(types[0].shape, types[0].dtype, a["layout"]),),
+    lambda x, layout: x, Linear(lambda b, ct, op: {0: b.relayout(ct, layout=op.operands[0].layout)}), Kernel("relayout"), {"layout": None},
+    lambda: (Sample((_x(2, 3, 2, 2),), {"layout": Layout((0, 2, 3, 1))}, "channels_last"),), layouts="any", exact=True))
+
+
+# ---- views ------------------------------------------------------------------------------------------------------------------
+
+def _broadcast_rule(types: Types, a: Attrs) -> Types:
+    x, shape, dims = types[0], tuple(a["shape"]), tuple(a["dims"])
+    if len(dims) != x.rank or list(dims) != sorted(set(dims)) or any(not 0 <= d < len(shape) for d in dims):
+        raise AotgradValueError(f"broadcast: dims={list(dims)} does not place the {x.rank} dims of {x} in a rank-{len(shape)} result")
+    for i, d in enumerate(dims):
+        if x.shape[i] != 1 and x.shape[i] != shape[d]:
+            raise AotgradValueError(f"broadcast: dim {i} of size {x.shape[i]} does not fit result size {shape[d]}")
+    return (TensorType(shape, x.dtype, x.layout if len(shape) == x.rank else None),)
+
+
+def _broadcast_ref(x: Any, shape: Any, dims: Any) -> Any:
+    inner = [1] * len(shape)
+    for i, d in enumerate(dims):
+        inner[d] = x.shape[i]
+    return np.broadcast_to(np.reshape(x, inner), shape)
+
+
+def _broadcast_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    x, dims, shape = op.operands[0], op.attrs["dims"], op.attrs["shape"]
+    spread = tuple(d for d in range(len(shape)) if d not in dims or (x.shape[dims.index(d)] == 1 and shape[d] != 1))
+    reduced = b.sum(ct, dims=spread) if spread else ct
+    return {0: b.to_shape(reduced, x.shape)}
+
+
+def _broadcast_view(op: Any) -> ViewMap:
+    x, dims = op.operands[0].type, op.attrs["dims"]
+    return ViewMap((0,) * x.rank, tuple(() if x.shape[i] == 1 else ((d, 1),) for i, d in enumerate(dims)))
+
+
+register(OpDef(
+    "broadcast", "x placed at result dims ``dims`` and repeated along the others and along its dims of size 1.", ("x",), _broadcast_rule, _broadcast_ref,
+    Linear(_broadcast_transpose), View(_broadcast_view), {"shape": REQUIRED, "dims": REQUIRED},
+    lambda: (Sample((_x(*s),), {"shape": t, "dims": d}, f"{s}->{t}") for s, t, d in (((3,), (2, 3), (1,)), ((2, 1), (2, 4), (0, 1)), ((), (2, 2), ()), ((1,), (0,), (0,)))),
+    layouts="any", exact=True))
+
+
+def _reshape_rule(types: Types, a: Attrs) -> Types:
+    x, shape = types[0], tuple(a["shape"])
+    if x.size != dimlib.product(shape):
+        raise AotgradValueError(f"reshape: {x} has {x.size} elements, shape {list(map(str, shape))} has {dimlib.product(shape)}")
+    return (TensorType(shape, x.dtype),)
+
+
+register(OpDef(
+    "reshape", "x with another shape of the same number of elements, in row-major order.", ("x",), _reshape_rule, lambda x, shape: np.reshape(x, shape),
+    Linear(lambda b, ct, op: {0: b.to_shape(ct, op.operands[0].shape)}), Kernel("reshape"), {"shape": REQUIRED},
+    lambda: (Sample((_x(*s),), {"shape": t}, f"{s}->{t}") for s, t in (((2, 6), (3, 4)), ((6,), (2, 3)), ((1,), ()), ((0, 2), (0,)))), exact=True))
+
+
+def _permute_rule(types: Types, a: Attrs) -> Types:
+    x, perm = types[0], tuple(a["perm"])
+    if sorted(perm) != list(range(x.rank)):
+        raise AotgradValueError(f"permute: {list(perm)} is not an order of {x.rank} dims")
+    base = x.layout or Layout(tuple(range(x.rank)))
+    return (TensorType(tuple(x.shape[p] for p in perm), x.dtype, x.layout and base.permuted(perm)),)
+
+
+def _inverse_perm(perm: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(perm)), key=lambda i: perm[i]))
+
+
+def _permute_view(op: Any) -> ViewMap:
+    inverse = _inverse_perm(op.attrs["perm"])
+    return ViewMap((0,) * len(inverse), tuple(((j, 1),) for j in inverse))
+
+
+register(OpDef(
+    "permute", "x with its dims reordered: result dim i is dim perm[i].", ("x",), _permute_rule, lambda x, perm: np.transpose(x, perm),
+    Linear(lambda b, ct, op: {0: b.to_perm(ct, _inverse_perm(op.attrs["perm"]))}), View(_permute_view), {"perm": REQUIRED},
+    lambda: (Sample((_x(*s),), {"perm": p}, f"{s}{p}") for s, p in (((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((), ()), ((0, 2), (1, 0)))), layouts="any", exact=True))
+
+
+def _slice_rule(types: Types, a: Attrs) -> Types:
+    x = types[0]
+    if not len(a["starts"]) == len(a["sizes"]) == len(a["steps"]) == x.rank:
+        raise AotgradValueError(f"slice: starts, sizes and steps need {x.rank} entries each")
+    return (TensorType(tuple(a["sizes"]), x.dtype, x.layout),)
+
+
+def _slice_index(starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> tuple[Any, ...]:
+    # An index array per dim would be slower; a slice with a negative step that runs to the front needs None as its end.
+    out = []
+    for start, size, step in zip(starts, sizes, steps):
+        end = start + size * step
+        out.append(slice(0, 0) if size == 0 else slice(start, None if end < 0 else end, step))
+    return tuple(out)
+
+
+def _slice_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    return {0: Accumulate(op.operands[0], lambda acc: b.insert_add(acc, ct, starts=op.attrs["starts"], steps=op.attrs["steps"]))}
+
+
+register(OpDef(
+    "slice", "Elements starts[d] + i * steps[d] of each dim, sizes[d] of them.", ("x",), _slice_rule, lambda x, starts, sizes, steps: x[_slice_index(starts, sizes, steps)],
+    Linear(_slice_transpose), View(lambda op: ViewMap(tuple(op.attrs["starts"]), tuple(((i, s),) for i, s in enumerate(op.attrs["steps"])))),
+    {"starts": REQUIRED, "sizes": REQUIRED, "steps": REQUIRED},
+    lambda: (Sample((_x(*s),), {"starts": b, "sizes": n, "steps": t}, f"{s}{b}{n}{t}") for s, b, n, t in (
+        ((5,), (1,), (3,), (1,)), ((5,), (4,), (5,), (-1,)), ((4, 6), (0, 5), (2, 3), (2, -2)), ((3,), (3,), (0,), (1,)))), layouts="any", exact=True))
+
+
+# ---- writes -----------------------------------------------------------------------------------------------------------------
+
+def _insert_rule(types: Types, a: Attrs) -> Types:
+    x, v = types
+    if v.rank != x.rank or v.dtype is not x.dtype or not len(a["starts"]) == len(a["steps"]) == x.rank:
+        raise AotgradTypeError(f"insert: value {v} does not fit into {x} with starts {list(a['starts'])}, steps {list(a['steps'])}")
+    return (x,)
+
+
+def _insert_ref(x: Any, v: Any, starts: Any, steps: Any) -> Any:
+    out = np.array(x)
+    out[_slice_index(starts, v.shape, steps)] = v
+    return out
+
+
+def _insert_add_ref(x: Any, v: Any, starts: Any, steps: Any) -> Any:
+    out = np.array(x)
+    out[_slice_index(starts, v.shape, steps)] += v
+    return out
+
+
+def _at(b: Any, x: Any, op: Any) -> Any:
+    return b.slice(x, starts=op.attrs["starts"], sizes=op.operands[1].shape, steps=op.attrs["steps"])
+
+
+_INSERTS = (((5,), (2,), (1,), (1,)), ((4, 5), (2, 2), (3, 0), (-2, 3)), ((3,), (0,), (0,), (1,)))
+
+
+def _insert_samples() -> Iterable[Sample]:
+    for s, n, b, t in _INSERTS:
+        yield Sample((_x(*s), np.random.default_rng(1).normal(size=n)), {"starts": b, "steps": t}, f"{s}{n}{b}{t}")
+
+
+register(OpDef(
+    "insert", "x with the elements starts[d] + i * steps[d] replaced by v.", ("x", "v"), _insert_rule, _insert_ref,
+    Linear(lambda b, ct, op: {0: b.insert(ct, b.zeros(op.operands[1]), starts=op.attrs["starts"], steps=op.attrs["steps"]), 1: _at(b, ct, op)}),
+    Kernel("insert"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True))
+register(OpDef(
+    "insert_add", "x with v added to the elements starts[d] + i * steps[d].", ("x", "v"), _insert_rule, _insert_add_ref,
+    Linear(lambda b, ct, op: {0: ct, 1: _at(b, ct, op)}), Kernel("insert_add"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True))
+
+
+def _concatenate_rule(types: Types, a: Attrs) -> Types:
+    dim, first = a["dim"], types[0]
+    total: Any = 0
+    for t in types:
+        if t.rank != first.rank or t.dtype is not first.dtype or any(t.shape[i] != first.shape[i] for i in range(t.rank) if i != dim):
+            raise AotgradValueError(f"concatenate: {t} does not fit {first} along dim {dim}")
+        total = total + t.shape[dim]
+    return (TensorType((*first.shape[:dim], total, *first.shape[dim + 1:]), first.dtype),)
+
+
+def _concatenate_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    out, start, dim = {}, 0, op.attrs["dim"]
+    for i, x in enumerate(op.operands):
+        starts = tuple(start if d == dim else 0 for d in range(len(x.shape)))
+        out[i] = b.slice(ct, starts=starts, sizes=x.shape, steps=(1,) * len(x.shape))
+        start = start + x.shape[dim]
+    return out
+
+
+register(OpDef(
+    "concatenate", "Arrays joined along ``dim``.", ("xs*",), _concatenate_rule, lambda *xs, dim: np.concatenate(xs, axis=dim), Linear(_concatenate_transpose),
+    Kernel("concatenate"), {"dim": 0},
+    lambda: (Sample((_x(2, 3), _x(2, 1)), {"dim": 1}, "1"), Sample((_x(2, 2), _x(0, 2), _x(1, 2)), {"dim": 0}, "0"), Sample((_x(3),), {"dim": 0}, "single")), exact=True))
+
+
+# ---- integer-array indexing ---------------------------------------------------------------------------------------------------
+
+def _take_rule(types: Types, a: Attrs) -> Types:
+    x, idx = types
+    if idx.dtype.kind not in "iu":
+        raise AotgradTypeError(f"take: the index is {idx.dtype.name}, not an integer type")
+    return (TensorType((*x.shape[:a["dim"]], *idx.shape, *x.shape[a["dim"] + 1:]), x.dtype),)
+
+
+def _checked(idx: Any, size: int) -> Any:
+    if np.size(idx) and (np.min(idx) < 0 or np.max(idx) >= size):
+        raise IndexError(f"index {int(np.min(idx)) if np.min(idx) < 0 else int(np.max(idx))} is out of range for size {size}")
+    return idx
+
+
+def _scatter_rule(types: Types, a: Attrs) -> Types:
+    x, idx, v = types
+    want = _take_rule((x, idx), a)[0]
+    if v.shape != want.shape or v.dtype is not x.dtype:
+        raise AotgradTypeError(f"scatter: value {v} should be {want}")
+    return (x,)
+
+
+def _scatter_ref(x: Any, idx: Any, v: Any, dim: int) -> Any:
+    out = np.moveaxis(np.array(x), dim, 0)
+    value = np.moveaxis(v.reshape(*x.shape[:dim], idx.size, *x.shape[dim + 1:]), dim, 0)
+    for row, i in enumerate(_checked(idx, x.shape[dim]).ravel()):
+        out[i] = value[row]
+    return np.ascontiguousarray(np.moveaxis(out, 0, dim))
+
+
+def _scatter_add_ref(x: Any, idx: Any, v: Any, dim: int) -> Any:
+    out = np.moveaxis(np.array(x), dim, 0)
+    value = np.moveaxis(v.reshape(*x.shape[:dim], idx.size, *x.shape[dim + 1:]), dim, 0)
+    np.add.at(out, _checked(idx, x.shape[dim]).ravel(), value)
+    return np.ascontiguousarray(np.moveaxis(out, 0, dim))
+
+
+def _take_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    return {0: Accumulate(op.operands[0], lambda acc: b.scatter_add(acc, op.operands[1], ct, dim=op.attrs["dim"]))}
+
+
+def _scatter_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    # Of repeated indices the last write stays: only its row sees the cotangent. Which row won is found by scattering row numbers.
+    x, idx, v = op.operands
+    dim = op.attrs["dim"]
+    count = dimlib.product(idx.type.shape)
+    flat = b.to_shape(idx, (count,))
+    rows = b.iota(shape=(count,), dim=0, dtype=int64)
+    winner = b.scatter(b.full(shape=(x.shape[dim],), value=-1, dtype=int64), flat, rows, dim=0)
+    won = b.to_shape(b.eq(b.take(winner, flat, dim=0), rows), idx.type.shape)
+    mask = b.broadcast(won, shape=v.shape, dims=tuple(range(dim, dim + len(idx.type.shape))))
+    return {0: b.scatter(ct, idx, b.zeros(v), dim=dim), 2: b.where(mask, b.take(ct, idx, dim=dim), b.zeros(v))}
+
+
+def _take_samples() -> Iterable[Sample]:
+    for s, dim, idx in (((5,), 0, [0, 3, 3]), ((4, 3), 1, [[2, 0], [1, 1]]), ((4, 3), 0, 2), ((3, 2), 0, np.zeros((0,)))):
+        yield Sample((_x(*s), np.asarray(idx, np.int64)), {"dim": dim}, f"{s}{dim}")
+
+
+def _scatter_samples() -> Iterable[Sample]:
+    for sample in _take_samples():
+        x, idx = sample.operands
+        yield Sample((x, idx, np.random.default_rng(2).normal(size=np.take(x, idx, sample.attrs["dim"]).shape)), sample.attrs, sample.name)
+
+
+register(OpDef(
+    "take", "x indexed along ``dim`` by an integer array; indices in [0, size).", ("x", "index"), _take_rule, lambda x, idx, dim: np.take(x, _checked(idx, x.shape[dim]), axis=dim),
+    Linear(_take_transpose, (0,)), Kernel("take"), {"dim": 0}, _take_samples, exact=True))
+register(OpDef(
+    "scatter_add", "x with v added at the indices along ``dim``; repeated indices add up.", ("x", "index", "v"), _scatter_rule, _scatter_add_ref,
+    Linear(lambda b, ct, op: {0: ct, 2: b.take(ct, op.operands[1], dim=op.attrs["dim"])}, (0, 2)), Kernel("scatter_add"), {"dim": 0}, _scatter_samples, exact=True))
+register(OpDef(
+    "scatter", "x with v written at the indices along ``dim``; of repeated indices the last stays.", ("x", "index", "v"), _scatter_rule, _scatter_ref,
+    Linear(_scatter_transpose, (0, 2)), Kernel("scatter"), {"dim": 0}, _scatter_samples, exact=True))
+
+
+def _pad_body(b: Any, x: Any, low: Any, high: Any, value: Any) -> Any:
+    shape = tuple(lo + n + hi for lo, n, hi in zip(low, x.type.shape, high))
+    base = b.full(shape=shape, value=value, dtype=x.type.dtype)
+    return b.insert(base, x, starts=tuple(low), steps=(1,) * len(shape))
+
+
+register(OpDef(
+    "pad", "x with ``low[d]`` and ``high[d]`` copies of ``value`` around it.", ("x",), None, None, Composite(_pad_body), attrs={"low": REQUIRED, "high": REQUIRED, "value": 0},
+    samples=lambda: (Sample((_x(2, 3),), {"low": (1, 0), "high": (0, 2), "value": 0.5}, "2d"), Sample((_x(0),), {"low": (1,), "high": (1,), "value": 0.0}, "empty"))))

@@ -1,0 +1,17 @@
+"""A cotangent that adds itself into the buffer already there, so that adjoints of indexing cost what they touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Accumulate"]
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """``into(acc)`` gives ``acc`` plus this cotangent; ``like`` has the type of the whole (zeros of it start the sum)."""
+
+    like: Any
+    into: Callable[[Any], Any]
