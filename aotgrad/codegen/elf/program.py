@@ -204,7 +204,7 @@ class _Resolver:
 
 
 def joined(program: Program, kind: str) -> bytearray:
-    """The bytes of one output section: its pieces, padded to their alignments (code with trapping bytes is not needed, gaps are zero)."""
+    """The bytes of one output section: its pieces, padded to their alignments with zeros."""
     data = bytearray(program.sizes[kind])
     for piece in program.of_kind(kind):
         data[piece.offset : piece.offset + len(piece.data)] = piece.data

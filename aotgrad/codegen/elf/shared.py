@@ -125,7 +125,8 @@ class _Image:
                     self.slots.slot(place)
             elif place.piece is None:
                 kind = "imported" if place.imported else "absolute"
-                raise AotgradValueError(f"{piece.where(reloc.offset)}: code addresses the {kind} symbol {place.name} as if it were in this library; compile with reloc='pic'")
+                where = piece.where(reloc.offset)
+                raise AotgradValueError(f"{where}: code takes the {kind} symbol {place.name} to be inside this library; compile with reloc='pic'")
             self.patches.append((piece, reloc, write, use, place))
 
     def _word(self, piece: Piece, reloc: Reloc, place: Place) -> None:
@@ -284,7 +285,7 @@ class _Image:
         return [out for segment in self.segments for out in segment.sections]
 
     def _program_headers(self) -> bytes:
-        page, headers = self.machine.page, []
+        page, loads, others = self.machine.page, b"", b""  # PT_LOAD comes first, in the order of addresses
         for number, (flags, outs) in enumerate(self.segments):
             first, last = outs[0], outs[-1]
             start = 0 if not number else first.addr
@@ -293,13 +294,12 @@ class _Image:
             end = last.addr + last.size
             if self._is_relro(outs):  # protected by whole pages, so it must fill its last one
                 end = elf.align_up(end, page)
-                headers.append(elf.PHDR.pack(elf.PT_GNU_RELRO, elf.PF_R, offset, start, start, in_file - offset, end - start, 1))
-            headers.append(elf.PHDR.pack(elf.PT_LOAD, flags, offset, start, start, in_file - offset, end - start, page))
+                others += elf.PHDR.pack(elf.PT_GNU_RELRO, elf.PF_R, offset, start, start, in_file - offset, end - start, 1)
+            loads += elf.PHDR.pack(elf.PT_LOAD, flags, offset, start, start, in_file - offset, end - start, page)
         for kind, flags, name in ((elf.PT_DYNAMIC, elf.PF_R | elf.PF_W, ".dynamic"), (elf.PT_NOTE, elf.PF_R, ".note.aotgrad")):
             out = self.sections[name]
-            headers.append(elf.PHDR.pack(kind, flags, out.offset, out.addr, out.addr, out.size, out.size, out.align))
-        headers.append(elf.PHDR.pack(elf.PT_GNU_STACK, elf.PF_R | elf.PF_W, 0, 0, 0, 0, 0, 16))
-        return b"".join(sorted(headers, key=lambda header: header[:4] != struct.pack("<I", elf.PT_LOAD)))
+            others += elf.PHDR.pack(kind, flags, out.offset, out.addr, out.addr, out.size, out.size, out.align)
+        return loads + others + elf.PHDR.pack(elf.PT_GNU_STACK, elf.PF_R | elf.PF_W, 0, 0, 0, 0, 0, 16)
 
     @staticmethod
     def _is_relro(outs: list[_Out]) -> bool:
@@ -322,17 +322,13 @@ class _Image:
         for out in kept:
             if out.data is not None:
                 assert len(out.data) == out.size, out.name
-                image[out.offset : out.offset + out.size] = out.data
+                image[out.offset : out.offset + out.size] = bytes(out.data)
         image[end : end + len(names.data)] = names.data
         image += bytes(elf.SHDR.size)
         for label, out in zip(labels, kept):
-            image += elf.SHDR.pack(label, out.type, out.flags, out.addr, out.offset, out.size, number.get(out.link, 0), self._info(out), out.align, out.entsize)
+            image += elf.SHDR.pack(label, out.type, out.flags, out.addr, out.offset, out.size, number.get(out.link, 0), out.info, out.align, out.entsize)
         image += elf.SHDR.pack(own_label, elf.SHT_STRTAB, 0, 0, end, len(names.data), 0, 0, 1, 0)
         return seal(image, self.sections[".note.aotgrad"].offset)
-
-    @staticmethod
-    def _info(out: _Out) -> int:
-        return out.info
 
 
 def _buckets(symbols: int) -> int:
