@@ -1,0 +1,59 @@
+"""Matrix multiplication for all sizes and strides: one LLVM module per dtype and target, written by hand-vectorised generators.
+
+The C interface is in docs/design-notes/0001-interfaces.md, the method in docs/design-notes/0013-gemm.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aotgrad_runtime.errors import AotgradTypeError
+
+from ..target import Target
+from .driver import Config, entry, workspace
+from .emit import Vec
+from .gemv import row_dots, stream
+from .micro import Panel, panel
+from .pack import copy_rows, copy_strided, copy_transposed
+
+__all__ = ["GemmModule", "module"]
+
+
+@dataclass(frozen=True)
+class GemmModule:
+    """``text``: a complete LLVM module; ``symbols``: its hidden functions, ``(ag_gemm_T, ag_gemm_T_workspace)``."""
+
+    text: str
+    symbols: tuple[str, str]
+
+
+def module(dtype: str, target: Target) -> GemmModule:
+    """C (+)= A B for ``dtype`` ``"f64"`` or ``"f32"``, blocked, packed and register-tiled for ``target``.
+
+    Compile it with ``llvm.compile_object(m.text, target)`` (no passes). Raises ``AotgradTypeError`` for another dtype.
+
+    >>> module("f32", Target.named("x86-64-v3")).symbols
+    ('ag_gemm_f32', 'ag_gemm_f32_workspace')
+    """
+    if dtype not in ("f64", "f32"):
+        raise AotgradTypeError(f"gemm dtype must be 'f64' or 'f32', not {dtype!r}; cast the operands")
+    cfg = config(dtype, target)
+    vec, many = cfg.vec, target.registers == 32
+    parts = [*vec.declares(), "declare i64 @llvm.smax.i64(i64, i64)"]
+    if cfg.scalar is not None:
+        parts += cfg.scalar.vec.declares()
+    parts += [panel(p) for p in (*cfg.panels, *([cfg.scalar] if cfg.scalar else []))]
+    parts += [copy_rows(vec), copy_transposed(vec), copy_strided(vec), row_dots(vec, min(4 if many else 2, vec.lanes)), stream(vec, 8)]
+    parts += [workspace(cfg), entry(cfg)]
+    return GemmModule("\n".join(parts), (f"ag_gemm_{dtype}", f"ag_gemm_{dtype}_workspace"))
+
+
+def config(dtype: str, target: Target) -> Config:
+    """Tiles by the number of registers, blocks by the sizes of usual caches (32 KiB and 1 MiB)."""
+    vec = Vec(dtype, target.lanes(dtype), target.fma)
+    rows = ((8,), (8, 4), (8, 4), (6, 3, 2)) if target.registers == 32 else ((8,), (6, 4))
+    branch = target.masked and target.vector_bits < 512
+    panels = tuple(Panel(vec, i + 1, r, target.masked, branch) for i, r in enumerate(rows))
+    scalar = None if target.masked else Panel(Vec(dtype, 1, target.fma), 1, (8 if target.registers == 32 else 4,), False, False)
+    kc, nc = 1024 // vec.size, 2048 // vec.size
+    return Config(vec, panels, scalar, kc=kc, mc=120, nc=nc, pack_b_bytes=256 << 10, pack_a_bytes=256 << 10)

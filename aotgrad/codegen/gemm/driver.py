@@ -1,0 +1,252 @@
+"""The entry points: choice of path, cache blocks, packing, and the calls of the strip kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .emit import Fn, Val, Vec
+from .gemv import DOTS, STREAM
+from .micro import PANEL_PARAMS, Panel
+from .pack import COPY, STRIDED, TRANSPOSE, call_copy
+
+__all__ = ["Config", "entry", "workspace"]
+
+_SIZES = (("i64", "M"), ("i64", "N"), ("i64", "K"))
+_STRIDES = (("i64", "rsa"), ("i64", "csa"), ("i64", "rsb"), ("i64", "csb"))
+_ROW_DOTS = 4  # up to this many rows, B with unit row stride is read in place instead of being transposed first
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the generator chose for one dtype and target. ``kc``, ``mc``, ``nc``: elements per cache block; the other limits are in bytes."""
+
+    vec: Vec
+    panels: tuple[Panel, ...]  # 1, 2, ... vectors
+    scalar: Panel | None  # for the columns beyond the last full vector, where lanes cannot be masked
+    kc: int
+    mc: int
+    nc: int
+    pack_b_bytes: int
+    pack_a_bytes: int
+
+    @property
+    def strip(self) -> int:
+        return len(self.panels) * self.vec.lanes
+
+
+@dataclass(frozen=True)
+class _Plan:
+    kc: str
+    mc: str
+    nc: str
+    pack_a: str
+    pack_b: str
+    bytes_b: str
+    total: str
+
+
+def _unit(f: Fn, cfg: Config) -> dict[str, str]:
+    """The cases of vector results, in the order they are tried, and whether B's columns are adjacent. Values are i1."""
+    one_row, one_col = f.cmp("eq", "%M", 1), f.cmp("eq", "%N", 1)
+    unit = {name: f.cmp("eq", f"%{name}", 1) for name in ("rsa", "csa", "rsb", "csb")}
+    wide = f.cmp("sgt", "%N", 1)
+    adjacent = f.either(one_col, unit["csb"])
+    few = f.cmp("sle", "%M", _ROW_DOTS)
+    spread = f.both(wide, f.op(f"xor i1 {unit['csb']}, true"))
+    return {
+        "row_stream": f.both(f.both(one_row, wide), unit["csb"]),
+        "row_dots": f.both(f.both(few, unit["rsb"]), f.either(spread, f.both(one_row, one_col))),
+        "col_dots": f.both(one_col, unit["csa"]),
+        "col_stream": f.both(one_col, unit["rsa"]),
+        "adjacent": adjacent,
+    }
+
+
+def _plan(f: Fn, cfg: Config, adjacent: str) -> _Plan:
+    size, lanes = cfg.vec.size, cfg.vec.lanes
+    kc = f.ceil_div("%K", f.ceil_div("%K", cfg.kc))
+    nc = f.round_up(f.ceil_div("%N", f.ceil_div("%N", cfg.nc)), cfg.strip)
+    mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), cfg.panels[-1].rows[0])
+    large_b = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%N"), size), cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
+    pack_b = f.either(f.op(f"xor i1 {adjacent}, true"), large_b)
+    large_a = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%M"), size), cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))
+    pack_a = f.both(large_a, f.cmp("ne", "%csa", 1))
+    width = f.min(nc, f.round_up("%N", lanes))
+    bytes_b = f.mul(f.add(f.mul(kc, width), lanes * cfg.strip), size)  # copy_transposed wants the slack
+    bytes_b = f.select(pack_b, f.op(f"and i64 {f.add(bytes_b, 63)}, -64"), 0)
+    bytes_a = f.select(pack_a, f.mul(f.mul(kc, mc), size), 0)
+    return _Plan(kc, mc, nc, pack_a, pack_b, bytes_b, f.add(bytes_a, bytes_b))
+
+
+def workspace(cfg: Config) -> str:
+    """``ag_gemm_T_workspace``: bytes of workspace for these sizes and strides."""
+    f = Fn(f"ag_gemm_{cfg.vec.dtype}_workspace", [*_SIZES, *_STRIDES], "i64", "hidden")
+    none = f.either(f.either(f.cmp("sle", "%M", 0), f.cmp("sle", "%N", 0)), f.cmp("sle", "%K", 0))
+    f.when(none, lambda: f.ret("i64 0"))
+    case = _unit(f, cfg)
+    vector = f.either(f.either(case["row_dots"], case["col_dots"]), case["col_stream"])
+    vector_bytes = f.mul(f.op('call i64 @llvm.smax.i64(i64 %M, i64 %K)'), cfg.vec.size)
+    f.when(case["row_stream"], lambda: f.ret("i64 0"))
+    f.when(vector, lambda: f.ret(f"i64 {vector_bytes}"))
+    f.ret(f"i64 {_plan(f, cfg, case['adjacent']).total}")
+    f.end()
+    return f.text()
+
+
+def entry(cfg: Config) -> str:
+    """``ag_gemm_T``."""
+    vec = cfg.vec
+    params = [*_SIZES, ("ptr", "A"), ("i64", "rsa"), ("i64", "csa"), ("ptr", "B"), ("i64", "rsb"), ("i64", "csb"), ("ptr", "C"), ("i64", "rsc"),
+              ("i64", "accumulate"), ("ptr", "workspace"), ("ptr", "epilogue"), ("ptr", "closure")]
+    f = Fn(f"ag_gemm_{vec.dtype}", params, linkage="hidden")
+    f.when(f.either(f.cmp("sle", "%M", 0), f.cmp("sle", "%N", 0)), f.ret)
+    acc = f.cmp("ne", "%accumulate", 0)
+    st = {name: f.mul(f"%{name}", vec.size) for name in ("rsa", "csa", "rsb", "csb", "rsc")}
+
+    def finish(m0: Val, m1: Val, n0: Val, n1: Val) -> None:
+        f.when(f.op("icmp ne ptr %epilogue, null"), lambda: f.raw(f"call void %epilogue(ptr %closure, i64 {m0}, i64 {m1}, i64 {n0}, i64 {n1})"))
+
+    def done() -> None:
+        finish(0, "%M", 0, "%N")
+        f.ret()
+
+    def empty() -> None:
+        clear = f.op(f"xor i1 {acc}, true")
+        f.when(clear, lambda: f.for_("%M", 1, lambda r: f.raw(
+            f"call void @{STREAM}_{vec.dtype}(i64 %N, i64 0, ptr %A, i64 0, ptr %B, i64 0, ptr {f.at('%C', f.mul(r, st['rsc']))}, i1 false)")))
+        done()
+
+    f.when(f.cmp("sle", "%K", 0), empty)
+    case = _unit(f, cfg)
+    _vector_cases(f, cfg, case, st, acc, done)
+    _blocks(f, cfg, _plan(f, cfg, case["adjacent"]), st, acc, finish)
+    f.ret()
+    f.end()
+    return f.text()
+
+
+def _vector_cases(f: Fn, cfg: Config, case: dict[str, str], st: dict[str, str], acc: str, done: object) -> None:
+    assert callable(done)
+    vec, size = cfg.vec, cfg.vec.size
+
+    def contiguous(x: str, stride: str, count: str) -> str:
+        """x itself, or its copy in the workspace where its elements are not adjacent."""
+        def copy() -> list[str]:
+            call_copy(f, vec, STRIDED, [("ptr", "%workspace"), ("i64", 0), ("ptr", x), ("i64", 0), ("i64", stride), ("i64", 1), ("i64", count)])
+            return ["%workspace"]
+        return f.branch(f.cmp("ne", stride, size), copy, lambda: [x], ["ptr"])[0]
+
+    def row_stream() -> None:
+        f.raw(f"call void @{STREAM}_{vec.dtype}(i64 %N, i64 %K, ptr %A, i64 {st['csa']}, ptr %B, i64 {st['rsb']}, ptr %C, i1 {acc})")
+        done()
+
+    def row_dots() -> None:
+        def row(m: str) -> None:
+            x = contiguous(f.at("%A", f.mul(m, st["rsa"])), st["csa"], "%K")
+            y = f.at("%C", f.mul(m, st["rsc"]))
+            f.raw(f"call void @{DOTS}_{vec.dtype}(i64 %N, i64 %K, ptr %B, i64 {st['csb']}, ptr {x}, ptr {y}, i64 {size}, i1 {acc})")
+        f.for_("%M", 1, row)
+        done()
+
+    def col_dots() -> None:
+        x = contiguous("%B", st["rsb"], "%K")
+        f.raw(f"call void @{DOTS}_{vec.dtype}(i64 %M, i64 %K, ptr %A, i64 {st['rsa']}, ptr {x}, ptr %C, i64 {st['rsc']}, i1 {acc})")
+        done()
+
+    def col_stream() -> None:
+        spread = f.cmp("ne", st["rsc"], size)
+        y = contiguous("%C", st["rsc"], "%M")
+        f.raw(f"call void @{STREAM}_{vec.dtype}(i64 %M, i64 %K, ptr %B, i64 {st['rsb']}, ptr %A, i64 {st['csa']}, ptr {y}, i1 {acc})")
+
+        def scatter() -> None:
+            f.for_("%M", 1, lambda m: vec.store_elem(f, vec.load_elem(f, f.at(y, f.mul(m, size))), f.at("%C", f.mul(m, st["rsc"]))))
+        f.when(spread, scatter)
+        done()
+
+    for name, path in (("row_stream", row_stream), ("row_dots", row_dots), ("col_dots", col_dots), ("col_stream", col_stream)):
+        f.when(case[name], path)
+
+
+def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finish: object) -> None:
+    """The five loops: column blocks, k blocks (B packed here), row blocks (A packed here), strips, and rows inside the strip kernels."""
+    assert callable(finish)
+    ws_a = f.at("%workspace", plan.bytes_b)
+    a_rows = f.both(plan.pack_a, f.cmp("ne", "%rsa", 1))  # packed as [m][k]; else [k][m]
+    a_cols = f.both(plan.pack_a, f.cmp("eq", "%rsa", 1))
+    size = cfg.vec.size
+
+    def columns(jc: str) -> None:
+        n = f.min(plan.nc, f.sub("%N", jc))
+
+        def depth(pc: str) -> None:
+            k = f.min(plan.kc, f.sub("%K", pc))
+            b = f.at("%B", f.add(f.mul(pc, st["rsb"]), f.mul(jc, st["csb"])))
+            f.when(plan.pack_b, lambda: _pack_b(f, cfg, b, st, k, n))
+            more = f.either(acc, f.cmp("ne", pc, 0))
+            final = f.cmp("eq", f.add(pc, k), "%K")
+
+            def rows(ic: str) -> None:
+                m = f.min(plan.mc, f.sub("%M", ic))
+                a = f.at("%A", f.add(f.mul(ic, st["rsa"]), f.mul(pc, st["csa"])))
+                k_bytes, m_bytes = f.mul(k, size), f.mul(m, size)
+                f.when(a_cols, lambda: call_copy(f, cfg.vec, COPY, [("ptr", ws_a), ("i64", m_bytes), ("ptr", a), ("i64", st["csa"]), ("i64", k), ("i64", m)]))
+                f.when(a_rows, lambda: call_copy(f, cfg.vec, STRIDED, [
+                    ("ptr", ws_a), ("i64", k_bytes), ("ptr", a), ("i64", st["rsa"]), ("i64", st["csa"]), ("i64", m), ("i64", k)]))
+                rsa = f.select(a_rows, k_bytes, f.select(a_cols, size, st["rsa"]))
+                csa = f.select(a_rows, size, f.select(a_cols, m_bytes, st["csa"]))
+                c = f.at("%C", f.add(f.mul(ic, st["rsc"]), f.mul(jc, size)))
+                _strips(f, cfg, plan, m, n, k, (f.select(plan.pack_a, ws_a, a, "ptr"), rsa, csa), (b, st["rsb"]), (c, st["rsc"]), more)
+                f.when(final, lambda: finish(ic, f.add(ic, m), jc, f.add(jc, n)))
+
+            f.for_("%M", plan.mc, rows)
+
+        f.for_("%K", plan.kc, depth)
+
+    f.for_("%N", plan.nc, columns)
+
+
+def _strips(f: Fn, cfg: Config, plan: _Plan, m: str, n: str, k: str, a: tuple[str, str, str], b: tuple[str, str], c: tuple[str, str], acc: str) -> None:
+    vec, most = cfg.vec, len(cfg.panels)
+
+    def call(p: Panel, b_ptr: str, rsb: str, c_ptr: str, valid: Val) -> None:
+        args = [m, k, *a, b_ptr, rsb, c_ptr, c[1], acc, valid]
+        f.raw(f"call void @{p.name}({', '.join(f'{ty} {v}' for (ty, _), v in zip(PANEL_PARAMS, args, strict=True))})")
+
+    def strip(j: str) -> None:
+        width = f.min(f.sub(n, j), cfg.strip)
+        padded = f.round_up(width, vec.lanes)
+        b_ptr = f.select(plan.pack_b, f.at("%workspace", f.mul(f.mul(k, j), vec.size)), f.at(b[0], f.mul(j, vec.size)), "ptr")
+        rsb = f.select(plan.pack_b, f.mul(padded, vec.size), b[1])
+        c_ptr = f.at(c[0], f.mul(j, vec.size))
+        whole = padded if cfg.scalar is None else f.mul(f.udiv(width, vec.lanes), vec.lanes)
+        for v in range(most, 0, -1):
+            valid: Val = f.sub(width, (v - 1) * vec.lanes)
+            f.when(f.cmp("eq", whole, v * vec.lanes), lambda v=v, valid=valid: call(cfg.panels[v - 1], b_ptr, rsb, c_ptr, valid))  # type: ignore[misc]
+        if cfg.scalar is not None:
+            one = cfg.scalar
+
+            def column(v: list[str]) -> list[Val]:
+                offset = f.mul(v[0], vec.size)
+                call(one, f.at(b_ptr, offset), rsb, f.at(c_ptr, offset), 1)
+                return [f.add(v[0], 1)]
+            f.loop([("i64", whole)], lambda v: f.cmp("slt", v[0], width), column)
+
+    f.for_(n, cfg.strip, strip)
+
+
+def _pack_b(f: Fn, cfg: Config, b: str, st: dict[str, str], k: str, n: str) -> None:
+    """Strips of B, each [k][width rounded up to whole vectors]."""
+    vec = cfg.vec
+    by_rows = f.cmp("eq", "%csb", 1)
+    by_cols = f.both(f.cmp("eq", "%rsb", 1), f.op(f"xor i1 {by_rows}, true"))
+    others = f.op(f"xor i1 {f.either(by_rows, by_cols)}, true")
+
+    def strip(j: str) -> None:
+        width = f.min(f.sub(n, j), cfg.strip)
+        to = [("ptr", f.at("%workspace", f.mul(f.mul(k, j), vec.size))), ("i64", f.mul(f.round_up(width, vec.lanes), vec.size))]
+        src = f.at(b, f.mul(j, st["csb"]))
+        f.when(by_rows, lambda: call_copy(f, vec, COPY, [*to, ("ptr", src), ("i64", st["rsb"]), ("i64", k), ("i64", width)]))
+        f.when(by_cols, lambda: call_copy(f, vec, TRANSPOSE, [*to, ("ptr", src), ("i64", st["csb"]), ("i64", width), ("i64", k)]))
+        f.when(others, lambda: call_copy(f, vec, STRIDED, [*to, ("ptr", src), ("i64", st["rsb"]), ("i64", st["csb"]), ("i64", k), ("i64", width)]))
+
+    f.for_(n, cfg.strip, strip)

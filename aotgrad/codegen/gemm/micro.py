@@ -1,0 +1,95 @@
+"""The panel kernels: all rows of C times one strip of 1 to 4 vectors of columns, with accumulators in registers.
+
+Every element is one chain of multiply-adds in the order of k that starts at 0 or at C, so neither tiles nor blocks change a bit of the result.
+Strides are in bytes. Rows beyond the last full tile run in smaller tiles; in the smallest, surplus rows repeat the last row (same loads, same stores),
+which costs nothing where the chains are shorter than the multiplier's latency, and no memory outside the matrices is touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .emit import Fn, Val, Vec
+
+__all__ = ["PANEL_PARAMS", "Panel", "panel"]
+
+PANEL_PARAMS = (
+    ("i64", "M"), ("i64", "K"), ("ptr", "A"), ("i64", "rsa"), ("i64", "csa"), ("ptr", "B"), ("i64", "rsb"), ("ptr", "C"), ("i64", "rsc"), ("i1", "acc"),
+    ("i64", "nt"),
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A strip kernel: ``vectors`` of columns, tiles of ``rows`` rows (descending), lanes of the last vector masked if ``masked``."""
+
+    vec: Vec
+    vectors: int
+    rows: tuple[int, ...]
+    masked: bool
+    branch_stores: bool
+
+    @property
+    def name(self) -> str:
+        return f"ag_panel_{self.vec.suffix}_{self.vectors}"
+
+
+def panel(p: Panel) -> str:
+    """The text of one strip kernel. Its last parameter ``nt`` counts the valid lanes of the last vector."""
+    f = Fn(p.name, PANEL_PARAMS, attrs="noinline nounwind")
+    mask = p.vec.mask(f, "%nt") if p.masked else None
+    full = f.cmp("sge", "%nt", p.vec.lanes) if p.branch_stores and p.masked else None
+
+    def tile(rows: int, clamp: bool, v: list[str]) -> list[Val]:
+        left, a, c = v
+        _tile(f, p, rows, left if clamp else None, a, c, mask, full)
+        if clamp:
+            used = f.min(left, rows)
+            return [f.sub(left, used), f.at(a, f.mul(used, "%rsa")), f.at(c, f.mul(used, "%rsc"))]
+        return [f.sub(left, rows), f.at(a, f.mul("%rsa", rows)), f.at(c, f.mul("%rsc", rows))]
+
+    state = [("i64", "%M"), ("ptr", "%A"), ("ptr", "%C")]
+    for rows in p.rows:
+        last = rows == p.rows[-1]
+        values = f.loop(state, lambda v, least=1 if last else rows: f.cmp("sge", v[0], least), lambda v, r=rows, last=last: tile(r, last, v))  # type: ignore[misc]
+        state = [("i64", values[0]), ("ptr", values[1]), ("ptr", values[2])]
+    f.ret()
+    f.end()
+    return f.text()
+
+
+def _tile(f: Fn, p: Panel, rows: int, left: str | None, a: str, c: str, mask: str | None, full: str | None) -> None:
+    """One tile: C[rows, strip] (+)= A[rows, :] B[:, strip]; ``left`` valid rows (None: all of them)."""
+    vec = p.vec
+    index: list[Val] = [i if left is None or i == 0 else f.min(i, f.sub(left, 1)) for i in range(rows)]
+    a_rows = [f.at(a, 0 if i == 0 else f.mul(i, "%rsa")) for i in index]
+    c_rows = [f.at(c, 0 if i == 0 else f.mul(i, "%rsc")) for i in index]
+    masks = [None] * (p.vectors - 1) + [mask]
+
+    def from_c() -> list[Val]:
+        return [vec.load(f, f.at(row, j * vec.bytes), m) for row in c_rows for j, m in enumerate(masks)]
+
+    start = f.branch("%acc", from_c, lambda: [vec.zero] * (rows * p.vectors), [vec.type] * (rows * p.vectors))
+
+    def step(v: list[str]) -> tuple[list[Val], Val]:
+        k, ka, b, acc = v[0], v[1], v[2], v[3:]
+        bs = [vec.load(f, f.at(b, j * vec.bytes), m) for j, m in enumerate(masks)]
+        out: list[Val] = []
+        for i in range(rows):
+            x = vec.splat(f, vec.load_elem(f, f.at(a_rows[i], ka)))
+            out += [vec.muladd(f, x, bs[j], acc[i * p.vectors + j]) for j in range(p.vectors)]
+        k2 = f.sub(k, 1)
+        return [k2, f.add(ka, "%csa"), f.at(b, "%rsb"), *out], f.cmp("ne", k2, 0)
+
+    done = f.do_loop([("i64", "%K"), ("i64", 0), ("ptr", "%B"), *((vec.type, s) for s in start)], step)[3:]
+
+    def store(last: str | None) -> list[Val]:
+        for i, row in enumerate(c_rows):
+            for j in range(p.vectors):
+                vec.store(f, done[i * p.vectors + j], f.at(row, j * vec.bytes), last if j == p.vectors - 1 else None)
+        return []
+
+    if full is None:
+        store(mask)
+    else:  # masked stores of AVX2 are slow on some machines
+        f.branch(full, lambda: store(None), lambda: store(mask), ())

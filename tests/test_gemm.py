@@ -1,0 +1,235 @@
+"""The GEMM module: values against float64, memory bounds by guard pages, order of accumulation, epilogue coverage, every instruction set that runs here."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import mmap
+
+import numpy as np
+import pytest
+from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.loader import load_bytes
+
+from aotgrad.codegen import elf, gemm, llvm
+from aotgrad.codegen.target import Target
+
+NP = {"f32": np.float32, "f64": np.float64}
+LEVELS = [n for n in ("x86-64-v2", "x86-64-v3", "x86-64-v4") if Target.native().arch == "x86_64" and Target.named(n).vector_bits <= Target.native().vector_bits]
+CASES = [(name, dtype) for name in (*LEVELS, "native") for dtype in NP]
+cases = pytest.mark.parametrize(("name", "dtype"), CASES)
+Epilogue = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 4)
+PAGE = mmap.PAGESIZE
+
+
+class Gemm:
+    """The module for one target, linked, loaded and callable on NumPy arrays."""
+
+    def __init__(self, name: str, dtype: str) -> None:
+        target = Target.named(name)
+        made = gemm.module(dtype, target)
+        so = elf.link_shared([llvm.compile_object(made.text, target)], list(made.symbols), "libgemm.so")
+        self.library = load_bytes(so)
+        i, p = ctypes.c_int64, ctypes.c_void_p
+        run, size = (self.library.address(s) for s in made.symbols)
+        self.run = ctypes.CFUNCTYPE(None, i, i, i, p, i, i, p, i, i, p, i, i, p, p, p)(run)
+        self.workspace = ctypes.CFUNCTYPE(i, *[i] * 7)(size)
+
+    def __call__(self, a, b, c, accumulate=0, epilogue=None):
+        (m, k), n, size = a.shape, b.shape[1], a.itemsize
+        sa, sb = [s // size for s in a.strides], [s // size for s in b.strides]
+        need = self.workspace(m, n, k, *sa, *sb)
+        assert need >= 0
+        scratch = Guarded(need + 64)
+        scratch.fill_nan()
+        start = scratch.end - need
+        start -= start % 64  # the slack below one cache line is checked by the canary of fill_nan's neighbours only
+        self.run(m, n, k, a.ctypes.data, *sa, b.ctypes.data, *sb, c.ctypes.data, c.strides[0] // size, accumulate, start, epilogue, None)
+        scratch.close()
+
+
+@functools.cache
+def get(name: str, dtype: str) -> Gemm:
+    return Gemm(name, dtype)
+
+
+class Guarded:
+    """``size`` bytes that end (or start) exactly at a page that cannot be touched."""
+
+    def __init__(self, size: int) -> None:
+        self.pages = max(1, -(-size // PAGE))
+        self.map = mmap.mmap(-1, (self.pages + 2) * PAGE)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        self.start, self.end, self.size = self.base + PAGE, self.base + PAGE * (self.pages + 1), size
+        self._protect(0)
+
+    def _protect(self, mode: int) -> None:
+        for at in (self.base, self.end):
+            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(at), ctypes.c_size_t(PAGE), mode) == 0
+
+    def fill_nan(self) -> None:
+        ctypes.memset(self.start, 0xFF, self.end - self.start)
+
+    def array(self, shape, dtype, at_end: bool):
+        count = int(np.prod(shape))
+        address = self.end - count * np.dtype(dtype).itemsize if at_end else self.start
+        raw = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
+        return np.frombuffer(raw, dtype=dtype).reshape(shape)
+
+    def close(self) -> None:
+        self._protect(mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def matrix(rng, rows, cols, kind, dtype):
+    if kind == "rows":
+        return rng.standard_normal((rows, cols)).astype(dtype)
+    if kind == "cols":
+        return rng.standard_normal((cols, rows)).astype(dtype).T
+    if kind == "back":
+        return rng.standard_normal((rows, cols)).astype(dtype)[::-1, ::-1]
+    return rng.standard_normal((2 * rows + 1, 3 * cols + 1)).astype(dtype)[1::2, 1::3][:rows, :cols]
+
+
+def check(g, a, b, c, accumulate):
+    """Every element within the bound of a chain of K + 1 roundings; every element passed to the epilogue once, when final."""
+    m, n, k = a.shape[0], b.shape[1], a.shape[1]
+    wide = [x.astype(np.float64) for x in (a, b)]
+    want, scale = wide[0] @ wide[1], abs(wide[0]) @ abs(wide[1])
+    if accumulate:
+        want, scale = want + c, scale + abs(c)
+    else:
+        c[:] = np.nan
+    seen, final = np.zeros((m, n), int), np.full((m, n), np.nan)
+
+    def epilogue(_closure, m0, m1, n0, n1):
+        seen[m0:m1, n0:n1] += 1
+        final[m0:m1, n0:n1] = c[m0:m1, n0:n1]
+
+    g(a, b, c, accumulate, Epilogue(epilogue))
+    bound = (k + 1) * np.finfo(a.dtype).eps / 2 * scale
+    assert (abs(c - want) <= bound).all(), (a.shape, b.shape, a.strides, b.strides, accumulate)
+    assert (seen == 1).all() and np.array_equal(final, c)
+
+
+@cases
+def test_shapes_and_strides(name, dtype):
+    rng, g = np.random.default_rng(0), get(name, dtype)
+    dims = [1, 2, 3, 5, 8, 10, 16, 17, 33, 64, 70]
+    grid = list(itertools.product(dims, dims, dims))
+    for i in rng.permutation(len(grid))[:120]:
+        m, n, k = grid[i]
+        for kinds in itertools.product(("rows", "cols", "steps", "back"), repeat=2):
+            a, b = matrix(rng, m, k, kinds[0], NP[dtype]), matrix(rng, k, n, kinds[1], NP[dtype])
+            room = rng.standard_normal((m, n + 3)).astype(NP[dtype])
+            margin = room[:, n:].copy()
+            check(g, a, b, room[:, :n], int(rng.integers(2)))
+            assert np.array_equal(room[:, n:], margin)
+
+
+@cases
+@pytest.mark.parametrize("shape", [(130, 515, 300), (300, 600, 520), (260, 40, 1100), (40, 1030, 270), (3, 300, 700), (1, 700, 300), (700, 1, 300)])
+def test_several_cache_blocks(name, dtype, shape):
+    rng, g = np.random.default_rng(1), get(name, dtype)
+    m, n, k = shape
+    for kinds in (("rows", "rows"), ("cols", "rows"), ("rows", "cols"), ("steps", "steps")):
+        a, b = matrix(rng, m, k, kinds[0], NP[dtype]), matrix(rng, k, n, kinds[1], NP[dtype])
+        check(g, a, b, rng.standard_normal((m, n)).astype(NP[dtype]), 1)
+        check(g, a, b, np.empty((m, n), NP[dtype]), 0)
+
+
+@cases
+def test_empty_dimensions(name, dtype):
+    g, t = get(name, dtype), NP[dtype]
+    calls = []
+    epilogue = Epilogue(lambda _c, *block: calls.append(block))
+    for m, n in ((0, 5), (5, 0), (0, 0)):
+        g(np.empty((m, 3), t), np.empty((3, n), t), np.empty((m, n), t), 0, epilogue)
+    assert calls == []
+    c = np.full((3, 21), np.nan, t)
+    g(np.empty((3, 0), t), np.empty((0, 21), t), c, 0, epilogue)
+    assert (c == 0).all() and calls == [(0, 3, 0, 21)]
+    c[:] = 5
+    g(np.empty((3, 0), t), np.empty((0, 21), t), c, 1, epilogue)
+    assert (c == 5).all() and len(calls) == 2
+
+
+@cases
+@pytest.mark.parametrize("at_end", [True, False])
+def test_touches_nothing_outside(name, dtype, at_end):
+    rng, g, t = np.random.default_rng(2), get(name, dtype), NP[dtype]
+    for m, n, k in [(1, 1, 1), (1, 13, 7), (13, 1, 7), (2, 3, 5), (7, 10, 10), (5, 33, 19), (9, 65, 3), (17, 49, 31), (130, 70, 270), (1, 9, 300), (9, 1, 300)]:
+        for ta, tb in itertools.product((False, True), repeat=2):
+            memory = [Guarded(r * c * np.dtype(t).itemsize) for r, c in ((m, k), (k, n), (m, n))]
+            a = memory[0].array((k, m) if ta else (m, k), t, at_end)
+            b = memory[1].array((n, k) if tb else (k, n), t, at_end)
+            c = memory[2].array((m, n), t, at_end)
+            a[:], b[:] = rng.standard_normal(a.shape), rng.standard_normal(b.shape)
+            check(g, a.T if ta else a, b.T if tb else b, c, 0)
+            check(g, a.T if ta else a, b.T if tb else b, c, 1)
+            for block in memory:
+                block.close()
+
+
+@cases
+def test_order_is_one_chain(name, dtype):
+    """Row i of a product is bit-identical in any other product with that row, more columns, or packed blocks: one chain of roundings in the order of k."""
+    rng, g, t = np.random.default_rng(3), get(name, dtype), NP[dtype]
+    a, b = rng.standard_normal((140, 600)).astype(t), rng.standard_normal((600, 530)).astype(t)
+    whole = np.empty((140, 530), t)
+    g(a, b, whole)
+    for rows, cols in ((slice(7, 12), slice(0, 530)), (slice(0, 140), slice(31, 47)), (slice(3, 5), slice(100, 229))):
+        part = np.empty((rows.stop - rows.start, cols.stop - cols.start), t)
+        g(a[rows], b[:, cols], part)
+        assert np.array_equal(part, whole[rows, cols])
+        if part.shape[0] > 4:
+            g(np.asfortranarray(a[rows]), np.asfortranarray(b[:, cols]), part)
+            assert np.array_equal(part, whole[rows, cols])
+    one = np.empty((1, 530), t)
+    g(a[9:10], b, one)
+    assert np.array_equal(one[0], whole[9])
+    split = np.empty((140, 530), t)
+    g(a[:, :311], b[:311], split)
+    g(a[:, 311:], b[311:], split, 1)
+    assert np.array_equal(split, whole)
+
+
+@cases
+def test_row_dots_do_not_depend_on_their_neighbours(name, dtype):
+    rng, g, t = np.random.default_rng(4), get(name, dtype), NP[dtype]
+    a, x = rng.standard_normal((11, 333)).astype(t), rng.standard_normal((333, 1)).astype(t)
+    whole = np.empty((11, 1), t)
+    g(a, x, whole)
+    for i in range(11):
+        one = np.empty((1, 1), t)
+        g(a[i:i + 1], x, one)
+        assert one[0, 0] == whole[i, 0]
+
+
+@cases
+def test_nan_and_infinity_stay_in_their_row_and_column(name, dtype):
+    g, t = get(name, dtype), NP[dtype]
+    for m, n, k in ((1, 37, 9), (37, 1, 9), (9, 37, 11), (6, 10, 70)):
+        for order in "CF":
+            a, b = np.ones((m, k), t, order), np.ones((k, n), t, order)
+            a[m - 1, k - 1], b[0, n - 1] = np.nan, np.inf
+            c = np.empty((m, n), t)
+            g(a, b, c)
+            want = np.full((m, n), k, t)
+            want[:, n - 1], want[m - 1] = np.inf, np.nan
+            np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize("dtype", NP)
+def test_module_is_complete_and_bounded(dtype):
+    for name in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64-linux-gnu"):
+        target = Target.named(name)
+        made = gemm.module(dtype, target)
+        assert made == gemm.module(dtype, target)  # the text is a function of its arguments: it is part of cache keys
+        elf.link_shared([llvm.compile_object(made.text, target)], list(made.symbols), "libgemm.so")  # raises on anything undefined (memset, fma, ...)
+        assert len(made.text) < 250_000
+
+
+def test_other_dtype_is_refused():
+    with pytest.raises(AotgradTypeError, match="f16"):
+        gemm.module("f16", Target.native())
