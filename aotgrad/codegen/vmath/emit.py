@@ -1,0 +1,275 @@
+"""A small emitter of LLVM IR text over one lane count: values with operators, so that the recipes read like formulas."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .coeffs import POLY
+
+#: element type -> (LLVM type, integer type of the same width, suffix of intrinsics)
+_LLVM = {"f64": "double", "f32": "float", "i64": "i64", "i32": "i32", "i1": "i1"}
+_BITS = {"f64": "i64", "f32": "i32"}
+_BIN = {"+": ("fadd", "add"), "-": ("fsub", "sub"), "*": ("fmul", "mul"), "/": ("fdiv", "sdiv")}
+
+
+@dataclass(frozen=True)
+class Format:
+    """What the recipes need to know about an IEEE format."""
+
+    dtype: str
+    bits: int
+    mantissa: int
+    bias: int
+
+    @property
+    def magic(self) -> float:
+        """Adding it rounds to an integer and leaves that integer in the low bits."""
+        return 1.5 * 2.0**self.mantissa
+
+    @property
+    def one(self) -> int:
+        """The bit pattern of 1.0."""
+        return self.bias << self.mantissa
+
+
+FORMATS = {"f64": Format("f64", 64, 52, 1023), "f32": Format("f32", 32, 23, 127)}
+
+
+@dataclass(frozen=True)
+class VFunc:
+    """One internal LLVM function. ``text`` defines ``symbol``; ``deps`` must be in the same module, once each; ``declares`` are declaration lines."""
+
+    symbol: str
+    text: str
+    deps: tuple[VFunc, ...] = ()
+    declares: frozenset[str] = frozenset()
+
+
+def hexfloat(value: float, dtype: str) -> str:
+    """LLVM's exact spelling; a float constant is written as the double it equals."""
+    if dtype == "f32" and value == value and struct.unpack("f", struct.pack("f", value))[0] != value:
+        raise ValueError(f"{value!r} is not a float32 number: round the constant first")
+    return "0x" + struct.pack(">d", value).hex().upper()
+
+
+def ir_type(ty: str, lanes: int) -> str:
+    return _LLVM[ty] if lanes == 1 else f"<{lanes} x {_LLVM[ty]}>"
+
+
+@dataclass(frozen=True)
+class Val:
+    """An SSA value (or constant) of an emitter."""
+
+    b: Emitter
+    ref: str
+    ty: str
+
+    @property
+    def fmt(self) -> Format:
+        return FORMATS[self.ty]
+
+    def __add__(self, other: Operand) -> Val:
+        return self.b.arith("+", self, other)
+
+    def __radd__(self, other: Operand) -> Val:
+        return self.b.arith("+", self.b.lift(other, self.ty), self)
+
+    def __sub__(self, other: Operand) -> Val:
+        return self.b.arith("-", self, other)
+
+    def __rsub__(self, other: Operand) -> Val:
+        return self.b.arith("-", self.b.lift(other, self.ty), self)
+
+    def __mul__(self, other: Operand) -> Val:
+        return self.b.arith("*", self, other)
+
+    def __rmul__(self, other: Operand) -> Val:
+        return self.b.arith("*", self.b.lift(other, self.ty), self)
+
+    def __truediv__(self, other: Operand) -> Val:
+        return self.b.arith("/", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Val:
+        return self.b.arith("/", self.b.lift(other, self.ty), self)
+
+    def __and__(self, other: Operand) -> Val:
+        return self.b.op("and", self, other)
+
+    def __or__(self, other: Operand) -> Val:
+        return self.b.op("or", self, other)
+
+    def __xor__(self, other: Operand) -> Val:
+        return self.b.op("xor", self, other)
+
+    def __lshift__(self, other: int) -> Val:
+        return self.b.op("shl", self, other)
+
+    def __rshift__(self, other: int) -> Val:
+        """Logical shift."""
+        return self.b.op("lshr", self, other)
+
+    def __neg__(self) -> Val:
+        return self.b.emit(f"fneg {self.b.type(self.ty)} {self.ref}", self.ty)
+
+    def __invert__(self) -> Val:
+        return self.b.op("xor", self, 1 if self.ty == "i1" else -1)
+
+    def to_int(self) -> Val:
+        return self.b.convert("bitcast", self, _BITS[self.ty])
+
+    def to_float(self) -> Val:
+        return self.b.convert("bitcast", self, "f64" if self.ty == "i64" else "f32")
+
+    def wide(self) -> Val:
+        return self.b.convert("fpext", self, "f64")
+
+    def narrow(self) -> Val:
+        return self.b.convert("fptrunc", self, "f32")
+
+
+Operand = Val | float | int
+
+
+@dataclass
+class Emitter:
+    """Collects instructions of one function over ``lanes`` lanes."""
+
+    lanes: int
+    lines: list[str] = field(default_factory=list)
+    declares: set[str] = field(default_factory=set)
+    deps: list[VFunc] = field(default_factory=list)
+    count: int = 0
+    block: str = "entry"
+
+    def type(self, ty: str) -> str:
+        return ir_type(ty, self.lanes)
+
+    def name(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def emit(self, instruction: str, ty: str) -> Val:
+        ref = self.name()
+        self.lines.append(f"  {ref} = {instruction}")
+        return Val(self, ref, ty)
+
+    def lift(self, value: Operand, ty: str) -> Val:
+        if isinstance(value, Val):
+            return value
+        if ty in FORMATS:
+            text = hexfloat(float(value), ty)
+        elif ty == "i1":
+            text = "true" if value else "false"
+        else:
+            text = str(int(value))
+        return Val(self, text if self.lanes == 1 else f"splat ({_LLVM[ty]} {text})", ty)
+
+    def op(self, opcode: str, a: Val, b: Operand) -> Val:
+        return self.emit(f"{opcode} {self.type(a.ty)} {a.ref}, {self.lift(b, a.ty).ref}", a.ty)
+
+    def arith(self, sign: str, a: Val, b: Operand) -> Val:
+        return self.op(_BIN[sign][0 if a.ty in FORMATS else 1], a, b)
+
+    def convert(self, opcode: str, a: Val, ty: str) -> Val:
+        return self.emit(f"{opcode} {self.type(a.ty)} {a.ref} to {self.type(ty)}", ty)
+
+    def intrinsic(self, name: str, *args: Operand) -> Val:
+        """An overloaded intrinsic whose result and arguments all have the type of the first ``Val``."""
+        ty = next(a.ty for a in args if isinstance(a, Val))
+        full = f"@llvm.{name}.{'' if self.lanes == 1 else f'v{self.lanes}'}{ty}"
+        t = self.type(ty)
+        self.declares.add(f"declare {t} {full}({', '.join([t] * len(args))})")
+        return self.emit(f"call {t} {full}({', '.join(f'{t} {self.lift(a, ty).ref}' for a in args)})", ty)
+
+    def call(self, callee: VFunc, ty: str, *args: Val) -> Val:
+        if callee not in self.deps:
+            self.deps.append(callee)
+        return self.emit(f"call {self.type(ty)} @{callee.symbol}({', '.join(f'{self.type(a.ty)} {a.ref}' for a in args)})", ty)
+
+    def fma(self, a: Operand, b: Operand, c: Operand) -> Val:
+        return self.intrinsic("fma", a, b, c)
+
+    def abs(self, a: Val) -> Val:
+        return self.intrinsic("fabs", a)
+
+    def sqrt(self, a: Val) -> Val:
+        return self.intrinsic("sqrt", a)
+
+    def copysign(self, magnitude: Operand, sign: Val) -> Val:
+        return self.intrinsic("copysign", self.lift(magnitude, sign.ty), sign)
+
+    def fcmp(self, predicate: str, a: Val, b: Operand) -> Val:
+        return self.emit(f"fcmp {predicate} {self.type(a.ty)} {a.ref}, {self.lift(b, a.ty).ref}", "i1")
+
+    def icmp(self, predicate: str, a: Val, b: Operand) -> Val:
+        return self.emit(f"icmp {predicate} {self.type(a.ty)} {a.ref}, {self.lift(b, a.ty).ref}", "i1")
+
+    def select(self, condition: Val, a: Operand, b: Operand) -> Val:
+        ty = a.ty if isinstance(a, Val) else b.ty  # type: ignore[union-attr]
+        x, y, t = self.lift(a, ty), self.lift(b, ty), self.type(ty)
+        return self.emit(f"select {self.type('i1')} {condition.ref}, {t} {x.ref}, {t} {y.ref}", ty)
+
+    def above(self, a: Val, low: Operand) -> Val:
+        """max(a, low) that keeps a NaN in a."""
+        return self.select(self.fcmp("olt", a, low), low, a)
+
+    def below(self, a: Val, high: Operand) -> Val:
+        """min(a, high) that keeps a NaN in a."""
+        return self.select(self.fcmp("ogt", a, high), high, a)
+
+    def sqrt_half_bits(self, ty: str) -> int:
+        """The bit pattern of sqrt(1/2), the border of the mantissas of logarithms."""
+        return 0x3FE6A09E667F3BCD if ty == "f64" else 0x3F3504F3
+
+    def poly(self, x: Val, coeffs: Sequence[float]) -> Val:
+        """Polynomial by Estrin's scheme: short dependency chains, log2(n) extra products."""
+        terms: list[Operand] = list(coeffs)
+        power = x
+        while len(terms) > 1:
+            paired: list[Operand] = [self.fma(terms[i + 1], power, terms[i]) for i in range(0, len(terms) - 1, 2)]
+            terms = paired + terms[len(paired) * 2:]
+            if len(terms) > 1:
+                power = power * power
+        return self.lift(terms[0], x.ty)
+
+    def named_poly(self, name: str, x: Val) -> Val:
+        return self.poly(x, POLY[name][x.ty])
+
+    def fast_two_sum(self, a: Val, b: Val) -> tuple[Val, Val]:
+        """Sum and its rounding error, for abs(a) >= abs(b) or a = 0."""
+        s = a + b
+        return s, b - (s - a)
+
+    def two_sum(self, a: Val, b: Val) -> tuple[Val, Val]:
+        s = a + b
+        t = s - a
+        return s, (a - (s - t)) + (b - t)
+
+    def two_prod(self, a: Val, b: Operand) -> tuple[Val, Val]:
+        p = a * b
+        return p, self.fma(a, b, -p)
+
+    def redo_if_any(self, condition: Val, slow: VFunc, *args: Val) -> Val:
+        """slow(*args) if any lane of the condition is set, else the last argument: one compare and branch. The condition is rare."""
+        y = args[-1]
+        flag = condition.ref
+        if self.lanes > 1:
+            self.declares.add(f"declare i1 @llvm.vector.reduce.or.v{self.lanes}i1({self.type('i1')})")
+            flag = self.emit(f"call i1 @llvm.vector.reduce.or.v{self.lanes}i1({self.type('i1')} {condition.ref})", "i1").ref
+        self.declares.add("declare i1 @llvm.expect.i1(i1, i1)")
+        rare = self.emit(f"call i1 @llvm.expect.i1(i1 {flag}, i1 false)", "i1").ref
+        here, number = self.block, self.count
+        self.lines += [f"  br i1 {rare}, label %slow{number}, label %join{number}", f"slow{number}:"]
+        fresh = self.call(slow, y.ty, *args)
+        self.lines += [f"  br label %join{number}", f"join{number}:"]
+        self.block = f"join{number}"
+        return self.emit(f"phi {self.type(y.ty)} [ {y.ref}, %{here} ], [ {fresh.ref}, %slow{number} ]", y.ty)
+
+    def function(self, symbol: str, args: Sequence[Val], result: Val, *, attributes: str = "alwaysinline nounwind memory(none)") -> VFunc:
+        """Close the function."""
+        params = ", ".join(f"{self.type(a.ty)} {a.ref}" for a in args)
+        t = self.type(result.ty)
+        text = "\n".join([f"define internal {t} @{symbol}({params}) {attributes} {{", "entry:", *self.lines, f"  ret {t} {result.ref}", "}", ""])
+        return VFunc(symbol, text, tuple(self.deps), frozenset(self.declares))

@@ -1,0 +1,107 @@
+"""Hyperbolic functions and the sigmoid.
+
+With x = k ln2 + r:  sinh x = A sinh r + B cosh r  and  cosh x = A cosh r + B sinh r,  A, B = 2**(k-1) +- 2**(-k-1).
+Both polynomials are short, nothing cancels, and k = 0 gives the odd series itself: one formula for every argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .coeffs import CONST
+from .emit import Emitter, Val
+from .explog import exp_parts, pick, power_of_two, reduce_ln2
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A and B with what their rounding lost (they have more bits than the format once k > mantissa/2), r, cosh r - 1 and sinh r - r."""
+
+    grow: Val
+    grow_low: Val
+    shrink: Val
+    shrink_low: Val
+    r: Val
+    cosh_r: Val
+    sinh_r: Val
+
+
+def angle_sums(b: Emitter, x: Val, scale: int) -> Sums:
+    """For x >= 0; A and B are multiplied by 2**-scale."""
+    bits, r, c = reduce_ln2(b, x, x.fmt.bias - 1 - scale)
+    up = power_of_two(bits, x.fmt.mantissa)
+    # 2**(-k-1): the exponent fields of the two powers add up to a constant.
+    down = (((2 * (x.fmt.bias - 1 - scale)) << x.fmt.mantissa) - up.to_int()).to_float()
+    if scale:
+        down = b.select(b.fcmp("olt", x, 50.0), down, 0.0)
+    z = r * r
+    a, d = up + down, up - down
+    return Sums(a, down - (a - up), d, (up - d) - down, r, z * b.named_poly("COSH", z), b.fma(r * z, b.named_poly("SINH", z), c))
+
+
+def sinh_parts(b: Emitter, s: Sums) -> tuple[Val, Val]:
+    return _combine(b, s, (s.shrink, s.shrink_low), (s.grow, s.grow_low))
+
+
+def cosh_parts(b: Emitter, s: Sums) -> tuple[Val, Val]:
+    return _combine(b, s, (s.grow, s.grow_low), (s.shrink, s.shrink_low))
+
+
+def _combine(b: Emitter, s: Sums, first: tuple[Val, Val], second: tuple[Val, Val]) -> tuple[Val, Val]:
+    """first cosh r + second sinh r as a leading and a smaller part; first = 0 or abs(first) > abs(second r)."""
+    product, error = b.two_prod(second[0], s.r)
+    high, low = b.fast_two_sum(first[0], product)
+    low = b.fma(second[1], s.r, low + error) + first[1]
+    return high, b.fma(first[0], s.cosh_r, b.fma(second[0], s.sinh_r, low))
+
+
+def divide(b: Emitter, nh: Val, nl: Val, dh: Val, dl: Val) -> Val:
+    """(nh + nl)/(dh + dl), nearly correctly rounded, with one division."""
+    inverse = 1.0 / dh
+    q = nh * inverse
+    return b.fma(b.fma(-q, dh, nh) + b.fma(-q, dl, nl), inverse, q)
+
+
+def tanh(b: Emitter, x: Val) -> Val:
+    s = angle_sums(b, b.below(b.abs(x), pick((22.0, 10.0), x)), 0)
+    n, d = b.fast_two_sum(*sinh_parts(b, s)), b.fast_two_sum(*cosh_parts(b, s))
+    return b.copysign(divide(b, *n, *d), x)
+
+
+def sinh(b: Emitter, x: Val) -> Val:
+    a = b.abs(x)
+    high, low = sinh_parts(b, angle_sums(b, b.below(a, pick((712.0, 91.0), x)), 3))
+    y = b.select(b.fcmp("olt", a, pick((2.0**-28, 2.0**-13), x)), a, 8.0 * (high + low))
+    return b.copysign(y, x)
+
+
+def cosh(b: Emitter, x: Val) -> Val:
+    high, low = cosh_parts(b, angle_sums(b, b.below(b.abs(x), pick((712.0, 91.0), x)), 3))
+    return 8.0 * (high + low)
+
+
+def sigmoid(b: Emitter, x: Val) -> Val:
+    """With e = exp(-abs(x)) = 2**k p:  1/(1 + e), or 2**k (p/(1 + e)) for x < 0; p kept in two parts, the quotient corrected."""
+    fmt = x.fmt
+    bits, high, low = exp_parts(b, b.above(-b.abs(x), pick((-746.0, -104.0), x)), 2 * fmt.bias)
+    ph, pl = b.fast_two_sum(high, low)
+    half = bits >> 1
+    first, second = power_of_two(half, fmt.mantissa), power_of_two(bits - half, fmt.mantissa)
+    scale = first * second
+    eh = ph * scale
+    dh, dl = b.fast_two_sum(b.lift(1.0, x.ty), eh)
+    negative = b.fcmp("olt", x, 0.0)
+    nh, nl = b.select(negative, ph, 1.0), b.select(negative, pl, 0.0)
+    q = divide(b, nh, nl, dh, b.fma(pl, scale, dl))
+    return q * b.select(negative, first, 1.0) * b.select(negative, second, 1.0)
+
+
+def erf(b: Emitter, x: Val) -> Val:
+    """Below 1 an odd polynomial; above, 1 - erfc(1) exp(u Q(u)) with u = abs(x) - 1."""
+    a = b.abs(x)
+    z = a * a
+    small = b.fma(x, b.named_poly("ERF", z), x)
+    u = b.below(a, pick((5.95, 3.9375), x)) - 1.0
+    bits, high, low = exp_parts(b, u * b.named_poly("ERF_TAIL", u), x.fmt.bias)
+    e = (high + low) * power_of_two(bits, x.fmt.mantissa)
+    large = b.fma(e, -CONST[x.ty]["ERFC_1"], 1.0)
+    return b.select(b.fcmp("olt", a, 1.0), small, b.copysign(large, x))

@@ -1,0 +1,134 @@
+"""SIMD math: accuracy against mpmath, special values against NumPy, every lane count, huge arguments."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+from aotgrad_runtime.errors import AotgradValueError
+
+from aotgrad.codegen import vmath
+
+_spec = importlib.util.spec_from_file_location("measure_vmath", Path(__file__).resolve().parent.parent / "tools" / "measure_vmath.py")
+assert _spec and _spec.loader
+measure = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(measure)
+
+TYPES = {"f64": np.float64, "f32": np.float32}
+WIDE = {"f64": 8, "f32": 16}
+#: Largest error allowed, in ULP: the contract.
+LIMIT = dict.fromkeys(["exp", "log", "sin", "cos", "tanh", "sigmoid", "log1p", "expm1"], 1.05) | {"erf": 1.3, "pow": 1.5, "fmod": 0.0}
+BOTH = pytest.mark.parametrize("dtype", ["f64", "f32"])
+
+
+def one(name: str):
+    """The function in mpmath."""
+    table = {"sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)), "log2": lambda x: mpmath.log(x) / mpmath.log(2), "log10": lambda x: mpmath.log(x) / mpmath.log(10),
+             "exp2": lambda x: mpmath.mpf(2) ** x, "pow": lambda x, y: x**y, "softplus": lambda x: mpmath.log1p(mpmath.exp(x)),
+             "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x))}
+    return table.get(name) or getattr(mpmath, name)
+
+
+def exact(name: str, *args: np.ndarray) -> np.ndarray:
+    """Values of mpmath as long doubles (11 bits more than f64)."""
+    f, out = one(name), np.empty(args[0].size, np.longdouble)
+    with mpmath.workprec(200):
+        for i, row in enumerate(zip(*args)):
+            v = f(*[mpmath.mpf(float(a)) for a in row])
+            if isinstance(v, mpmath.mpc):
+                out[i] = np.nan
+                continue
+            head = mpmath.mpf(float(v)) if mpmath.isfinite(v) else v
+            out[i] = np.longdouble(float(head)) + (np.longdouble(float(v - head)) if mpmath.isfinite(head) else 0)
+    return out
+
+
+@BOTH
+@pytest.mark.parametrize("name", sorted(vmath.NAMES - {"fmod"}))
+def test_accuracy(name: str, dtype: str) -> None:
+    args = measure.points(name, dtype, 1500, np.random.default_rng(11))
+    keep = np.logical_and.reduce([np.isfinite(a) for a in args])
+    args = [a[keep] for a in args]
+    got, want = measure.apply(name, dtype, WIDE[dtype], *args), exact(name, *args)
+    with np.errstate(over="ignore"):
+        error = measure.ulps(got, want)
+    k = int(np.argmax(error))
+    assert error[k] <= LIMIT.get(name, 2.0), f"{name} {dtype}: {error[k]:.3f} ULP at {[a[k] for a in args]}, got {got[k]!r}"
+
+
+def specials(dtype: str) -> np.ndarray:
+    info = np.finfo(TYPES[dtype])
+    plain = [0.0, 1.0, 2.0, 3.0, 0.5, 1.5, 10.0, 100.0, 1e4, 1e30, math.inf, float(info.max), float(info.tiny), float(info.smallest_subnormal), float(info.eps),
+             float(info.eps) / 4, 88.7228, 88.8, 709.78, 709.79, 745.1, 746.0, 1024.0, 1023.9, 1074.0, 1075.0, 149.0, 150.0, 127.9, 20.0, 40.0, 1 - float(info.epsneg)]
+    with np.errstate(over="ignore"):
+        values = np.array([*plain, *(-v for v in plain), math.nan], TYPES[dtype])
+    return values
+
+
+@BOTH
+@pytest.mark.parametrize("name", sorted(n for n in vmath.NAMES if vmath.ARITY[n] == 1))
+def test_special_values(name: str, dtype: str) -> None:
+    """Infinities, NaN and zeros (with their sign) exactly; everything else, subnormals and overflow borders included, within the limit."""
+    x = specials(dtype)
+    got = measure.apply(name, dtype, WIDE[dtype], x)
+    with np.errstate(all="ignore"):
+        want = measure.reference(name, x)
+        rounded = want.astype(x.dtype)
+    edge = ~np.isfinite(rounded) | (rounded == 0)
+    np.testing.assert_array_equal(got[edge], rounded[edge])
+    zero = rounded == 0
+    np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(rounded[zero]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = measure.ulps(got, want)
+    assert np.max(error[~edge], initial=0) <= LIMIT.get(name, 2.0), (x[~edge], got[~edge], rounded[~edge])
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_huge_arguments(name: str, dtype: str) -> None:
+    """Arguments of every size, the worst known cases of reduction among them, beside small neighbours in the same vector."""
+    rng = np.random.default_rng(5)
+    top = 1023 if dtype == "f64" else 127
+    x = (np.exp2(rng.uniform(15, top, 800)) * rng.choice([-1, 1], 800)).astype(TYPES[dtype])
+    worst = [6381956970095103.0 * 2.0**797, 2.0**46 * 1.25, 3.0e15, 1e22, math.pi, 100 * math.pi]
+    x[:6] = worst if dtype == "f64" else [16367173.0 * 2.0**72, 2.0**20 + 1, 1e22, 3e15, math.pi, 100 * math.pi]
+    x[100::3] = rng.uniform(-4, 4, x[100::3].size)
+    got, want = measure.apply(name, dtype, WIDE[dtype], x), exact(name, x)
+    assert measure.ulps(got, want).max() <= (2.0 if name == "tan" else 1.05)
+    alone = measure.apply(name, dtype, 1, x)
+    np.testing.assert_array_equal(alone, got)
+
+
+@BOTH
+@pytest.mark.parametrize("name", sorted(vmath.NAMES))
+def test_lane_counts_agree(name: str, dtype: str) -> None:
+    """The same instructions for every width, so the same bits."""
+    args = measure.points(name, dtype, 256, np.random.default_rng(2))
+    want = measure.apply(name, dtype, 1, *args)
+    for lanes in (2, 4) if name != "exp" else (2, 4, 8, 16):
+        np.testing.assert_array_equal(measure.apply(name, dtype, lanes, *args), want)
+
+
+def test_contract_of_the_text() -> None:
+    for name in sorted(vmath.NAMES):
+        for dtype in ("f64", "f32"):
+            f = vmath.function(name, dtype, 4)
+            assert f"define internal <4 x {measure.ir_name(dtype)}> @{f.symbol}(" in f.text
+            assert "alwaysinline nounwind memory(none)" in f.text
+            text = vmath.module_text([f])
+            assert " fast " not in text and "global" not in text
+            assert all("@llvm." in line for line in text.splitlines() if line.startswith("declare"))
+            assert f is vmath.function(name, dtype, 4)
+
+
+def test_bad_requests_are_named() -> None:
+    with pytest.raises(AotgradValueError, match="unknown function 'gamma'"):
+        vmath.function("gamma", "f64", 4)
+    with pytest.raises(AotgradValueError, match="dtype must be"):
+        vmath.function("exp", "f16", 4)
+    with pytest.raises(AotgradValueError, match="lanes must be"):
+        vmath.function("exp", "f64", 3)
