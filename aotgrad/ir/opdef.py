@@ -45,11 +45,12 @@ class Linear:
     """Linear in ``operands`` (indices, None = all) jointly; the JVP is the op itself, with zeros for the tangents that are absent.
 
     ``transpose(b, ct, op) -> {operand index: cotangent}`` where ``op`` has ``operands`` (types for the linear ones), ``attrs``; a cotangent may
-    be an ``Accumulate`` that adds into the one already there.
+    be an ``Accumulate`` that adds into the one already there. ``partial(lb, tangents)``: the result when some tangents are absent (else zeros stand in).
     """
 
     transpose: Callable[..., Any]
     operands: tuple[int, ...] | None = None
+    partial: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,223 @@
-"""Derivative rules of ``scan`` and ``cond`` (written with the linearize and transpose passes)."""
+"""Derivative rules of ``scan`` and ``cond``: their bodies are linearised and transposed, residuals are stacked (scan) or passed out (cond)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from .. import opdef
+from ..builder import Builder
+from ..core import Block, Op, Value
+from . import differentiate as ad
+from .rewrite import close_over, copy_ops, decompose_block, free_values
 
 __all__ = ["linearize_cond", "linearize_scan", "transpose_cond", "transpose_scan"]
 
 
-def linearize_scan(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
-    raise NotImplementedError
+def _active_values(block: Block, active: Sequence[bool]) -> set[Value]:
+    """Values of a block that carry a tangent when the flagged args do (an over-approximation)."""
+    moving = {a for a, on in zip(block.args, active) if on}
+    for op in block.ops:
+        if not isinstance(opdef.get(op.name).derivative, opdef.Zero) and any(o in moving for o in op.operands):
+            moving.update(r for r in op.results if r.type.dtype.is_differentiable)
+    return moving
 
 
-def transpose_scan(b: Any, ct: Any, op: Any) -> Any:
-    raise NotImplementedError
+def _scan_activity(body: Block, nc: int, nk: int, given: Sequence[bool]) -> list[bool]:
+    """Activity of the body's args, with the carry's grown until it holds for every step."""
+    active = list(given)
+    while True:
+        moving = _active_values(body, active)
+        grown = [*active[:nc], *(on or out in moving for on, out in zip(active[nc:nc + nk], body.outputs[:nk])), *active[nc + nk:]]
+        if grown == active:
+            return active
+        active = grown
 
 
-def linearize_cond(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
-    raise NotImplementedError
+def linearize_scan(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tangents: Sequence[Any]) -> tuple[Sequence[Value], list[Any]]:
+    """The primal scan also stacks the residuals of each step; the linear scan reads them."""
+    nc, nk = op.attrs["consts"], op.attrs["carry"]
+    body = decompose_block(op.regions[0])
+    active = _scan_activity(body, nc, nk, [t is not None for t in tangents])
+    full = [lb.zeros(x) if t is None and on else t for x, t, on in zip(ins, tangents, active)]
+    if pb is lb:
+        return _jvp_scan(pb, op, body, ins, full, active)
+    primal, aside = Block([a.type for a in body.args]), Block()
+    moving = [Value(a.type) if on else None for a, on in zip(primal.args, active)]
+    outs, out_tangents = ad.differentiate(Builder(primal), Builder(aside), body, primal.args, moving)
+    wanted = _wanted(Builder(aside), outs, out_tangents, nk, active[nc:nc + nk])
+    results = [t for t in wanted if t is not None]
+    live = [m for m in moving if m is not None]
+    residuals = free_values(aside.ops, results, live)
+    consts = {a: x for a, x in zip(primal.args[:nc], ins[:nc])}
+    scanned = {a: x for a, x in zip(primal.args[nc + nk:], ins[nc + nk:])}
+    stacked = [r for r in residuals if r not in consts and r not in scanned]
+    primal.outputs = [*outs, *stacked]
+    everything = pb.emit("scan", ins, op.attrs, (primal,))
+    stacks = dict(zip(stacked, everything[len(outs):]))
+    fixed = [r for r in residuals if r in consts]
+    varying = [r for r in residuals if r not in consts]
+    parts = [moving[:nc], moving[nc:nc + nk], moving[nc + nk:]]
+    tparts = [full[:nc], full[nc:nc + nk], full[nc + nk:]]
+    (mc, mk, mx), (tc, tk, tx) = ([[v for v in p if v is not None] for p in side] for side in (parts, tparts))
+    block = close_over(aside.ops, [*fixed, *mc, *mk, *varying, *mx], results)
+    operands = [*(consts[r] for r in fixed), *tc, *tk, *(stacks.get(r, scanned.get(r)) for r in varying), *tx]
+    found = lb.emit("scan", operands, {**op.attrs, "consts": len(fixed) + len(tc), "carry": len(tk)}, (block,))
+    return everything[:len(outs)], _spread(found, wanted)
 
 
-def transpose_cond(b: Any, ct: Any, op: Any) -> Any:
-    raise NotImplementedError
+def _wanted(b: Builder, outs: Sequence[Value], tangents: Sequence[Any], nk: int, carry_active: Sequence[bool]) -> list[Any]:
+    """Tangents of a body's outputs: an active carry always has one."""
+    return [b.zeros(o) if t is None and i < nk and carry_active[i] else (None if i < nk and not carry_active[i] else t) for i, (o, t) in enumerate(zip(outs, tangents))]
+
+
+def _spread(found: Sequence[Value], wanted: Sequence[Any]) -> list[Any]:
+    values = iter(found)
+    return [None if w is None else next(values) for w in wanted]
+
+
+def _jvp_scan(b: Builder, op: Op, body: Block, ins: Sequence[Value], full: Sequence[Any], active: Sequence[bool]) -> tuple[Sequence[Value], list[Any]]:
+    """Forward mode: one scan over values and tangents, nothing stacked."""
+    nc, nk = op.attrs["consts"], op.attrs["carry"]
+    order: list[tuple[int, bool]] = []
+    for lo, hi in ((0, nc), (nc, nc + nk), (nc + nk, len(ins))):
+        order += [(i, False) for i in range(lo, hi)] + [(i, True) for i in range(lo, hi) if active[i]]
+    block = Block([body.args[i].type for i, _ in order])
+    at = {key: arg for key, arg in zip(order, block.args)}
+    inner = Builder(block)
+    outs, moved = ad.differentiate(inner, inner, body, [at[i, False] for i in range(len(ins))], [at.get((i, True)) for i in range(len(ins))])
+    wanted = _wanted(inner, outs, moved, nk, active[nc:nc + nk])
+    carry_t, ys_t = [t for t in wanted[:nk] if t is not None], [t for t in wanted[nk:] if t is not None]
+    block.outputs = [*outs[:nk], *carry_t, *outs[nk:], *ys_t]
+    consts = nc + sum(active[:nc])
+    found = b.emit("scan", [full[i] if t else ins[i] for i, t in order], {**op.attrs, "consts": consts, "carry": nk + len(carry_t)}, (block,))
+    k, n = len(carry_t), len(outs) - nk
+    return [*found[:nk], *found[nk + k:nk + k + n]], _spread([*found[nk:nk + k], *found[nk + k + n:]], wanted)
+
+
+def transpose_scan(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
+    """The scan backwards: the carry holds cotangents of the carry and running cotangents of the linear consts."""
+    nc, nk, body = op.attrs["consts"], op.attrs["carry"], op.regions[0]
+    # A carry of a linear scan is linear even where it starts from zeros that depend on nothing.
+    linear = [on or nc <= i < nc + nk for i, on in enumerate(op.linear)]
+    count = len(op.operands)
+    lin_consts, lin_xs = [i for i in range(nc) if linear[i]], [i for i in range(nc + nk, count) if linear[i]]
+    res_consts, res_xs = [i for i in range(nc) if not linear[i]], [i for i in range(nc + nk, count) if not linear[i]]
+    given_ys = [j for j in range(nk, len(op.results)) if cts[j] is not None]
+    block = Block()
+    env: dict[Value, Value] = {body.args[i]: block.add_arg(body.args[i].type) for i in res_consts}
+    ct_carry = [block.add_arg(body.args[nc + j].type) for j in range(nk)]
+    running = [block.add_arg(body.args[i].type) for i in lin_consts]
+    env.update({body.args[i]: block.add_arg(body.args[i].type) for i in res_xs})
+    ct_ys = {j: block.add_arg(body.outputs[j].type) for j in given_ys}
+    inner = Builder(block)
+    depends = _depends(body, [body.args[i] for i in range(count) if linear[i]])
+    copy_ops(inner, [o for o in body.ops if not any(r in depends for r in o.results)], env)
+    ops = _rewire([o for o in body.ops if any(r in depends for r in o.results)], env)
+    inputs = [*(body.args[i] for i in lin_consts), *body.args[nc:nc + nk], *(body.args[i] for i in lin_xs)]
+    outs = [ops[1].get(o, o) for o in body.outputs]
+    found = ad.transpose_into(inner, ops[0], inputs, outs, [*ct_carry, *(ct_ys.get(j) for j in range(nk, len(op.results)))], [*running, *([None] * (nk + len(lin_xs)))])
+    found = [inner.zeros(x) if c is None else c for c, x in zip(found, inputs)]
+    k = len(lin_consts)
+    block.outputs = [*found[k:k + nk], *found[:k], *found[k + nk:]]
+    start = [b.zeros(op.results[j]) if cts[j] is None else cts[j] for j in range(nk)]
+    operands = [*(op.operands[i] for i in res_consts), *start, *(b.zeros(op.operands[i]) for i in lin_consts), *(op.operands[i] for i in res_xs), *(cts[j] for j in given_ys)]
+    attrs = {"consts": len(res_consts), "carry": nk + k, "length": op.attrs["length"], "reverse": not op.attrs["reverse"]}
+    results = b.emit("scan", operands, attrs, (block,))
+    return dict(zip([*range(nc, nc + nk), *lin_consts, *lin_xs], results))
+
+
+def _depends(body: Block, inputs: Sequence[Value]) -> set[Value]:
+    depends = set(inputs)
+    for op in body.ops:
+        if any(o in depends for o in op.operands):
+            depends.update(op.results)
+    return depends
+
+
+def _rewire(ops: Sequence[Op], env: dict[Value, Value]) -> tuple[list[Op], dict[Value, Value]]:
+    """Copies of linear ops that read residuals where the new block has them."""
+    local: dict[Value, Value] = {}
+    out = []
+    for op in ops:
+        new = Op(op.name, [local.get(o, env.get(o, o)) for o in op.operands], [r.type for r in op.results], op.attrs, op.regions, op.loc)
+        local.update(zip(op.results, new.results))
+        out.append(new)
+    return out, local
+
+
+def linearize_cond(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tangents: Sequence[Any]) -> tuple[Sequence[Value], list[Any]]:
+    """Each branch also gives its residuals, and zeros for the other's; the linear cond picks the same branch."""
+    predicate, args, moving_in = ins[0], list(ins[1:]), list(tangents[1:])
+    if all(t is None for t in moving_in):
+        return pb.append_copy(op, ins), [None] * len(op.results)
+    sides = [_linear_branch(decompose_block(r), [t is not None for t in moving_in]) for r in op.regions]
+    n = len(op.results)
+    wanted = [any(s.tangents[i] is not None for s in sides) for i in range(n)]
+    for s in sides:
+        s.finish(wanted)
+    extra = [r.type for s in sides for r in s.stacked]
+    blocks = []
+    for s in sides:
+        b = Builder(s.primal)
+        mine = iter(s.stacked)
+        s.primal.outputs = [*s.outs, *(next(mine) if owner is s else b.zeros(r) for owner in sides for r in owner.stacked)]
+        blocks.append(s.primal)
+    everything = pb.emit("cond", ins, {}, blocks)
+    live = [t for t in moving_in if t is not None]
+    passed = everything[n:]
+    direct = sorted({i for s in sides for i in s.direct})
+    regions, at = [], 0
+    for s in sides:
+        own = dict(zip(s.stacked, range(at, at + len(s.stacked))))
+        at += len(s.stacked)
+        regions.append(s.linear_block([args[i].type for i in direct], direct, extra, own))
+    found = lb.emit("cond", [predicate, *(args[i] for i in direct), *passed, *live], {}, regions)
+    values = iter(found)
+    return everything[:n], [next(values) if w else None for w in wanted]
+
+
+class _linear_branch:
+    def __init__(self, body: Block, active: Sequence[bool]) -> None:
+        self.primal, self.aside = Block([a.type for a in body.args]), Block()
+        self.moving = [Value(a.type) if on else None for a, on in zip(self.primal.args, active)]
+        self.outs, self.tangents = ad.differentiate(Builder(self.primal), Builder(self.aside), body, self.primal.args, self.moving)
+
+    def finish(self, wanted: Sequence[bool]) -> None:
+        b = Builder(self.aside)
+        self.results = [b.zeros(o) if t is None else t for o, t, w in zip(self.outs, self.tangents, wanted) if w]
+        free = free_values(self.aside.ops, self.results, [m for m in self.moving if m is not None])
+        place = {a: i for i, a in enumerate(self.primal.args)}
+        self.direct = [place[r] for r in free if r in place]
+        self.stacked = [r for r in free if r not in place]
+
+    def linear_block(self, direct_types: Sequence[Any], direct: Sequence[int], extra: Sequence[Any], own: dict[Value, int]) -> Block:
+        block = Block([*direct_types, *extra])
+        env = {self.primal.args[i]: block.args[j] for j, i in enumerate(direct)}
+        env.update({r: block.args[len(direct) + j] for r, j in own.items()})
+        env.update({m: block.add_arg(m.type) for m in self.moving if m is not None})
+        copy_ops(Builder(block), self.aside.ops, env)
+        block.outputs = [env[r] for r in self.results]
+        return block
+
+
+def transpose_cond(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
+    """A cond over the transposed branches: residuals and cotangents in, cotangents of the linear operands out."""
+    linear = [i for i, on in enumerate(op.linear) if on]
+    fixed = [i for i, on in enumerate(op.linear) if not on and i > 0]
+    given = [j for j, c in enumerate(cts) if c is not None]
+    regions = []
+    for body in op.regions:
+        block = Block([body.args[i - 1].type for i in fixed])
+        env = {body.args[i - 1]: arg for i, arg in zip(fixed, block.args)}
+        ct_out = {j: block.add_arg(body.outputs[j].type) for j in given}
+        inner = Builder(block)
+        inputs = [body.args[i - 1] for i in linear]
+        depends = _depends(body, inputs)
+        copy_ops(inner, [o for o in body.ops if not any(r in depends for r in o.results)], env)
+        ops, local = _rewire([o for o in body.ops if any(r in depends for r in o.results)], env)
+        found = ad.transpose_into(inner, ops, inputs, [local.get(o, o) for o in body.outputs], [ct_out.get(j) for j in range(len(body.outputs))])
+        block.outputs = [inner.zeros(x) if c is None else c for c, x in zip(found, inputs)]
+        regions.append(block)
+    results = b.emit("cond", [op.operands[0], *(op.operands[i] for i in fixed), *(cts[j] for j in given)], {}, regions)
+    return dict(zip(linear, results))

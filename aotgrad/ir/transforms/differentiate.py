@@ -1,0 +1,206 @@
+"""Linearisation: one walk that gives a program's value and its linear part. Forward mode is both in one block; reverse mode transposes the linear part.
+
+``differentiate(pb, lb, block, ins, tangents)`` appends the primal to ``pb`` and the linear part to ``lb``; the two may be one builder.
+Ops of the linear part use primal values directly; whoever wants the parts apart closes over them afterwards (those are the residuals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aotgrad_runtime.errors import AotgradNotImplementedError
+
+from .. import opdef
+from ..builder import Builder
+from ..core import Block, Func, Op, Value
+from .accumulate import Accumulate
+from .rewrite import close_over, decompose_block, free_values
+
+__all__ = ["differentiate", "jvp_func", "linearize_func", "transpose_into", "vjp_func", "vjp_inline"]
+
+
+def differentiate(pb: Builder, lb: Builder, block: Block, ins: Sequence[Value], tangents: Sequence[Any]) -> tuple[list[Value], list[Any]]:
+    """Primal outputs of ``block`` (free of composites) on ``ins``, and tangents of them (None: structurally zero)."""
+    env: dict[Value, Value] = dict(zip(block.args, ins))
+    tan: dict[Value, Value] = {a: t for a, t in zip(block.args, tangents) if t is not None}
+    outer = pb.loc, lb.loc
+    for op in block.ops:
+        pb.loc = lb.loc = op.loc
+        operands = [env.get(o, o) for o in op.operands]
+        moving = [tan.get(o) for o in op.operands]
+        outs, out_tangents = _step(pb, lb, op, operands, moving)
+        env.update(zip(op.results, outs))
+        tan.update((r, t) for r, t in zip(op.results, out_tangents) if t is not None)
+    pb.loc, lb.loc = outer
+    return [env.get(o, o) for o in block.outputs], [tan.get(o) for o in block.outputs]
+
+
+def _step(pb: Builder, lb: Builder, op: Op, ins: list[Value], tangents: list[Any]) -> tuple[Sequence[Value], Sequence[Any]]:
+    definition = opdef.get(op.name)
+    rule = definition.derivative
+    if all(t is None for t in tangents) or isinstance(rule, opdef.Zero):
+        return pb.append_copy(op, ins), [None] * len(op.results)
+    if definition.regions and isinstance(rule, opdef.Linearize):
+        outs, linear = rule.fn(pb, lb, op, ins, tangents)
+        return outs, linear
+    outs = pb.append_copy(op, ins)
+    if isinstance(rule, opdef.Partials):
+        return outs, [_partials(pb, lb, rule, ins, outs[0], tangents)]
+    if isinstance(rule, opdef.Linear):
+        return outs, _linear(lb, rule, op, ins, tangents)
+    if isinstance(rule, opdef.Bilinear):
+        return outs, [_bilinear(lb, rule, op, ins, tangents)]
+    if isinstance(rule, opdef.Linearize):
+        linear = rule.fn(pb, ins, outs, op.attrs, [t is not None for t in tangents])
+        return outs, linear(lb, tangents)
+    raise AotgradNotImplementedError(f"ag.{op.name} has no derivative rule; decompose composites first")
+
+
+def _sum(lb: Builder, terms: Sequence[Value]) -> Any:
+    total: Any = None
+    for term in terms:
+        total = term if total is None else lb.add(total, term)
+    return total
+
+
+def _partials(pb: Builder, lb: Builder, rule: opdef.Partials, ins: list[Value], out: Value, tangents: list[Any]) -> Any:
+    return _sum(lb, [lb.lmul(fn(pb, ins, out), t) for fn, t in zip(rule.fns, tangents) if t is not None and fn is not None])
+
+
+def _linear(lb: Builder, rule: opdef.Linear, op: Op, ins: list[Value], tangents: list[Any]) -> Sequence[Any]:
+    where = range(len(ins)) if rule.operands is None else rule.operands
+    if not any(tangents[i] is not None for i in where) or not all(r.type.dtype.is_differentiable for r in op.results):
+        return [None] * len(op.results)
+    if rule.partial is not None and any(tangents[i] is None for i in where):
+        return [rule.partial(lb, tangents)]
+    operands = [x if i not in where else (tangents[i] if tangents[i] is not None else lb.zeros(x)) for i, x in enumerate(ins)]
+    return lb.emit(op.name, operands, op.attrs)
+
+
+def _bilinear(lb: Builder, rule: opdef.Bilinear, op: Op, ins: list[Value], tangents: list[Any]) -> Any:
+    name = rule.tangent or op.name
+    terms = []
+    if tangents[0] is not None:
+        terms.append(lb.emit(name, [tangents[0], ins[1]], None if rule.tangent else op.attrs)[0])
+    if tangents[1] is not None:
+        terms.append(lb.emit(name, [ins[0], tangents[1]], None if rule.tangent else op.attrs)[0])
+    return _sum(lb, terms)
+
+
+class _Transposed:
+    """What a transpose rule sees of an op: types for linear operands, values for the others."""
+
+    __slots__ = ("attrs", "linear", "operands", "regions", "results")
+
+    def __init__(self, op: Op, linear: list[bool]) -> None:
+        self.operands: list[Any] = [o.type if is_linear else o for o, is_linear in zip(op.operands, linear)]
+        self.attrs, self.regions, self.linear = op.attrs, op.regions, linear
+        self.results = [r.type for r in op.results]
+
+
+def transpose_into(b: Builder, ops: Sequence[Op], inputs: Sequence[Value], outputs: Sequence[Any], cts: Sequence[Any],
+                   seeds: Sequence[Any] | None = None) -> list[Any]:
+    """Appends the transpose of a linear part to ``b``: cotangents of ``inputs`` from cotangents ``cts`` of ``outputs`` (None: zero).
+
+    Values that ``ops`` use and that do not depend on ``inputs`` must be usable where ``b`` appends. ``seeds``: cotangents that inputs have already.
+    """
+    depends = set(inputs)
+    for op in ops:
+        if any(o in depends for o in op.operands):
+            depends.update(op.results)
+    ct: dict[Value, Any] = {}
+    for x, seed in zip(inputs, seeds or ()):
+        if seed is not None:
+            ct[x] = seed
+    for out, c in zip(outputs, cts):
+        if out is not None and c is not None and out in depends:
+            _collect(b, ct, out, c)
+    outer = b.loc
+    for op in reversed(ops):
+        given = [ct.pop(r, None) for r in op.results]
+        if all(g is None for g in given):
+            continue
+        b.loc = op.loc
+        linear = [o in depends for o in op.operands]
+        for i, c in _transpose_op(b, op, linear, given).items():
+            if linear[i] and c is not None:
+                _collect(b, ct, op.operands[i], c)
+    b.loc = outer
+    return [ct.get(x) for x in inputs]
+
+
+def _collect(b: Builder, ct: dict[Value, Any], x: Value, c: Any) -> None:
+    have = ct.get(x)
+    if isinstance(c, Accumulate):
+        ct[x] = c.into(b.zeros(c.like) if have is None else have)
+    else:
+        ct[x] = c if have is None else b.add(have, c)
+
+
+def _transpose_op(b: Builder, op: Op, linear: list[bool], given: list[Any]) -> dict[int, Any]:
+    rule = opdef.get(op.name).derivative
+    seen = _Transposed(op, linear)
+    ct = given[0] if len(given) == 1 and not op.regions else given
+    if isinstance(rule, opdef.Bilinear):
+        i = linear.index(True)
+        return {i: rule.transposes[i](b, ct, op.operands[1 - i], seen)}
+    if isinstance(rule, opdef.Linear):
+        return rule.transpose(b, ct, seen)  # type: ignore[no-any-return]
+    if isinstance(rule, opdef.Linearize) and rule.transpose is not None:
+        return rule.transpose(b, ct, seen)  # type: ignore[no-any-return]
+    raise AotgradNotImplementedError(f"ag.{op.name} stands in a linear part and has no transpose; write the derivative with ops that have one")
+
+
+# ---- whole functions ------------------------------------------------------------------------------------------------------------
+
+def vjp_inline(b: Builder, block: Block, ins: Sequence[Value], active: Sequence[bool]) -> tuple[list[Value], Any]:
+    """Outputs of ``block`` on ``ins`` appended to ``b``, and ``pullback(cts) -> cotangents of the active ins`` (None: zero), to be called before ``b`` moves elsewhere."""
+    aside = Block()
+    lb = Builder(aside)
+    tangents = [Value(x.type) if on else None for x, on in zip(ins, active)]
+    outs, out_tangents = differentiate(b, lb, decompose_block(block), ins, tangents)
+
+    def pullback(cts: Sequence[Any], builder: Builder = b) -> list[Any]:
+        wanted = [t for t in tangents if t is not None]
+        found = transpose_into(builder, aside.ops, wanted, out_tangents, cts)
+        return [c if c is None or c.type.layout == t.type.layout else builder.relayout(c, layout=t.type.layout) for c, t in zip(found, wanted)]
+
+    return outs, pullback
+
+
+def jvp_func(func: Func, active: Sequence[bool]) -> Func:
+    """(args, tangents of the active args) -> (outs, tangents of the float outs)."""
+    block = Block(func.arg_types)
+    b = Builder(block)
+    ins = list(block.args)
+    tangents = [block.add_arg(a.type) if on else None for a, on in zip(ins, active)]
+    outs, moved = differentiate(b, b, decompose_block(func.body), ins, tangents)
+    block.outputs = [*outs, *(b.zeros(o) if t is None else t for o, t in zip(outs, moved) if o.type.dtype.is_differentiable)]
+    return Func(f"{func.name}_jvp", block, func.attrs)
+
+
+def vjp_func(func: Func, active: Sequence[bool]) -> Func:
+    """(args, cotangents of the float outs) -> (outs, cotangents of the active args)."""
+    block = Block(func.arg_types)
+    b = Builder(block)
+    ins = list(block.args)
+    outs, pullback = vjp_inline(b, func.body, ins, active)
+    cts = [block.add_arg(o.type) if o.type.dtype.is_differentiable else None for o in outs]
+    found = pullback(cts)
+    block.outputs = [*outs, *(b.zeros(x) if c is None else c for c, x in zip(found, [x for x, on in zip(ins, active) if on]))]
+    return Func(f"{func.name}_vjp", block, func.attrs)
+
+
+def linearize_func(func: Func, active: Sequence[bool]) -> tuple[Func, Func]:
+    """(args) -> (outs, residuals), and (residuals, tangents of the active args) -> tangents of the float outs."""
+    block, aside = Block(func.arg_types), Block()
+    lb = Builder(aside)
+    tangents = [Value(a.type) if on else None for a, on in zip(block.args, active)]
+    outs, moved = differentiate(Builder(block), lb, decompose_block(func.body), block.args, tangents)
+    results = [lb.zeros(o) if t is None else t for o, t in zip(outs, moved) if o.type.dtype.is_differentiable]
+    moving = [t for t in tangents if t is not None]
+    residuals = free_values(aside.ops, results, moving)
+    block.outputs = [*outs, *residuals]
+    linear = close_over(aside.ops, [*residuals, *moving], results)
+    return Func(func.name, block, func.attrs), Func(f"{func.name}_linear", linear, {"residuals": len(residuals)})
