@@ -39,6 +39,11 @@ def align_up(value: int, alignment: int) -> int:
     return (value + alignment - 1) & -alignment
 
 
+def wrapped(value: int) -> int:
+    """``value`` as a signed 64-bit number, as address arithmetic wraps."""
+    return ((value + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)
+
+
 def sysv_hash(name: bytes) -> int:
     """The hash of DT_HASH tables."""
     h = 0

@@ -149,10 +149,10 @@ class _Resolver:
             raise AotgradValueError(f"{file.label}: code refers to section {section.name}, which is not loaded into memory")
         if flags & elf.SHF_TLS or flags & elf.SHF_WRITE and flags & elf.SHF_EXECINSTR:
             raise AotgradValueError(f"{file.label}: section {section.name} is thread-local or both writable and executable, which is not supported")
-        if flags & elf.SHF_EXECINSTR:
-            return "text"
         if section.type == elf.SHT_NOBITS:
             return "bss"
+        if flags & elf.SHF_EXECINSTR:
+            return "text"
         if section.name.startswith(".data.rel.ro"):
             return "relro"
         if flags & elf.SHF_WRITE:

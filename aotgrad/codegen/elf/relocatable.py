@@ -83,7 +83,7 @@ class _Merged:
                     number = self.numbers["import", place.name]
                 elif place.is_section and place.piece:
                     number = self.numbers["section", place.piece.kind]
-                    addend += place.piece.offset + place.value
+                    addend = elf.wrapped(addend + place.piece.offset + place.value)
                 else:
                     number = self.numbers[self._key(place)]
                 records.append(elf.RELA.pack(piece.offset + reloc.offset, reloc.type, number, addend))

@@ -258,7 +258,7 @@ class _Image:
         relative, other = [], []
         for piece, offset, place, addend in self.slots.relative:
             assert piece is not None
-            relative.append((self._section_of(piece.kind).addr + piece.offset + offset, machine.relative, 0, self._address(place) + addend))
+            relative.append((self._section_of(piece.kind).addr + piece.offset + offset, machine.relative, 0, elf.wrapped(self._address(place) + addend)))
         for _, place in self.slots.got.values():
             if place.piece:
                 relative.append((self._slot_address(place), machine.relative, 0, self._address(place)))
