@@ -1,0 +1,127 @@
+"""Numbers, nested sequences and arrays as ndarrays of a supported dtype; bfloat16 as its 16-bit storage; the default dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from . import dtypes
+from .dtypes import DType
+from .errors import AotgradTypeError, AotgradValueError
+from .tape import Value
+
+__all__ = ["DTYPES", "array_of", "converted", "decode", "defaults", "encode_bfloat16", "get_default_dtype", "native", "set_default_dtype"]
+
+Array = np.ndarray[Any, Any]
+DTYPES: Final[dict[Any, DType]] = {d.np: d for d in dtypes.ALL}  # uint16 is bfloat16's storage and nothing else
+
+
+class _Defaults:
+    __slots__ = ("complex", "dtype")
+
+    def __init__(self) -> None:
+        self.dtype, self.complex = dtypes.float32, dtypes.complex64
+
+
+defaults: Final = _Defaults()
+
+
+def get_default_dtype() -> DType:
+    """The dtype of tensors made from Python floats: float32 unless set otherwise."""
+    return defaults.dtype
+
+
+def set_default_dtype(dtype: object) -> None:
+    """Sets the dtype of tensors made from Python floats; complex numbers follow it. Raises ``AotgradTypeError`` for anything but a float dtype."""
+    found = dtypes.as_dtype(dtype)
+    if not found.is_floating_point:
+        raise AotgradTypeError(f"only floating-point types are supported as the default type, not {found.name}")
+    defaults.dtype, defaults.complex = found, dtypes.complex128 if found is dtypes.float64 else dtypes.complex64
+
+
+def decode(data: Array) -> Array:
+    """The numbers of an array: itself, or float32 for bfloat16 storage.
+
+    >>> decode(np.array([0x3FC0], np.uint16))
+    array([1.5], dtype=float32)
+    """
+    if data.dtype != np.uint16:
+        return data
+    return np.left_shift(data, 16, dtype=np.uint32).view(np.float32)
+
+
+def encode_bfloat16(data: Array) -> Array:
+    """Float values rounded to bfloat16 storage (to nearest, ties to even); NaN stays NaN."""
+    bits = np.ascontiguousarray(data, np.float32).view(np.uint32).reshape(data.shape)
+    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF).astype(np.uint32)) >> 16
+    return np.where(np.isnan(data), 0x7FC0, rounded).astype(np.uint16)
+
+
+def converted(data: Array, dtype: DType) -> Array:
+    """A fresh array of another dtype."""
+    values = decode(data)
+    if dtype is dtypes.bfloat16:
+        return encode_bfloat16(values)
+    if values.dtype.kind == "c" and dtype.kind != "c":
+        raise AotgradTypeError(f"complex values cannot become {dtype.name}; take the real part first")
+    with np.errstate(invalid="ignore", over="ignore"):
+        return values.astype(dtype.np)
+
+
+def native(data: Array) -> Array:
+    """The array in native byte order; raises ``AotgradTypeError`` for a dtype that is not supported."""
+    if data.dtype in DTYPES and data.dtype != np.uint16:
+        return data if type(data) is np.ndarray else data.view(np.ndarray)
+    return data.astype(dtypes.as_dtype(data.dtype).np)
+
+
+def _first_ragged(data: Any, depth: int = 0) -> str | None:
+    """Where nested sequences stop being rectangular, in PyTorch's words."""
+    while isinstance(data, Sequence) and not isinstance(data, str) and data:
+        sizes = [len(d) if isinstance(d, Sequence) else None for d in data]
+        for size in sizes:
+            if size != sizes[0]:
+                return f"expected sequence of length {sizes[0]} at dim {depth + 1} (got {size})" if None not in (size, sizes[0]) else None
+        data, depth = [e for d in data if isinstance(d, Sequence) for e in d], depth + 1
+    return None
+
+
+def _leaves(data: Any) -> Iterator[Any]:
+    stack = [iter([data])]
+    while stack:
+        for item in stack[-1]:
+            if isinstance(item, (list, tuple)):
+                stack.append(iter(item))
+                break
+            yield item
+        else:
+            stack.pop()
+
+
+def array_of(data: Any, dtype: DType | None) -> Array:
+    """A fresh array of ``data``: any nesting of numbers, NumPy values and tensors. Python floats take the default dtype, everything else keeps its own."""
+    if isinstance(data, Value):
+        return np.array(data._data) if dtype is None or dtype is data._dtype else converted(data._data, dtype)
+    if isinstance(data, (list, tuple)) and any(isinstance(leaf, Value) for leaf in _leaves(data)):
+        data = _stacked(data)
+    weak = not isinstance(data, (np.ndarray, np.generic)) and not any(isinstance(leaf, (np.ndarray, np.generic)) for leaf in _leaves(data))
+    try:
+        raw = np.array(data)
+    except ValueError as error:
+        raise AotgradValueError(_first_ragged(data) or f"data: {error}") from None
+    if raw.dtype.kind in "OSUMmV":
+        bad = next((leaf for leaf in _leaves(data) if not isinstance(leaf, (int, float, complex, np.number))), data)
+        raise AotgradTypeError(f"data: could not infer a dtype for {type(bad).__name__}; give numbers, arrays or tensors")
+    if dtype is None and weak:
+        dtype = defaults.dtype if raw.dtype.kind == "f" or not raw.size else defaults.complex if raw.dtype.kind == "c" else None
+    raw = native(raw)
+    return raw if dtype is None or raw.dtype == dtype.np else converted(raw, dtype)
+
+
+def _stacked(data: Any) -> Any:
+    """Nested lists with tensors as nested lists with their arrays."""
+    if isinstance(data, Value):
+        return decode(data._data)
+    return [_stacked(d) for d in data] if isinstance(data, (list, tuple)) else data

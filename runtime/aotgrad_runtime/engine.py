@@ -1,0 +1,301 @@
+"""The backward engine: walks the tape from outputs to leaves. Iterative, knows no ops, adds gradients through the installed ``add``.
+
+Nodes run when every gradient they wait for has arrived, the latest recorded first (PyTorch's order); leaves accumulate as soon as theirs is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Any, Final
+
+import numpy as np
+
+from . import modes, tape
+from .errors import AotgradRuntimeError, AotgradTypeError
+from .tape import AccumulateGrad, Node, Value
+
+__all__ = ["backward", "grad"]
+
+_FREED: Final = tape.FREED
+_BFLOAT16_ONE: Final = 0x3F80
+
+
+class _Run:
+    """One backward pass: what waits for what, what has arrived, what is wanted."""
+
+    __slots__ = ("buffers", "captured", "create_graph", "keep", "needed", "results", "waiting")
+
+    def __init__(self, roots: Sequence[tape.Edge], targets: Sequence[tape.Edge] | None, keep: bool, create_graph: bool) -> None:
+        self.keep, self.create_graph = keep, create_graph
+        self.buffers: dict[Node, list[Any]] = {}
+        self.captured: dict[Node, list[tuple[int, int]]] = {}  # node: (which output, which result)
+        self.results: list[Any] = [None] * len(targets or ())
+        self.needed: set[Node] | None = None
+        starts = list(dict.fromkeys(node for node, _ in roots if node is not None))
+        self.waiting = _count(starts)
+        if targets is not None:
+            for place, (node, index) in enumerate(targets):
+                if node is not None:
+                    self.captured.setdefault(node, []).append((index, place))
+            self.needed = _needed(starts, self.waiting, self.captured)
+            self.waiting = _count(starts, self.needed)
+        for node in self.waiting if self.needed is None else self.needed:
+            if node._saved is _FREED:
+                raise AotgradRuntimeError(tape._FREED_TEXT)
+
+    def put(self, node: Node, index: int, ct: Any) -> None:
+        """Adds a cotangent to what has arrived for an output of ``node``."""
+        buffer = self.buffers.get(node)
+        if buffer is None:
+            buffer = self.buffers[node] = [None] * node.outputs
+        if ct is not None:
+            old = buffer[index]
+            buffer[index] = ct if old is None else tape.installed.add(old, ct)
+
+
+def _count(starts: list[Node], needed: set[Node] | None = None) -> dict[Node, int]:
+    """How many gradients each reachable node waits for; with ``needed``, only those from nodes that will run."""
+    waiting = dict.fromkeys(starts, 0)
+    stack = list(starts)
+    while stack:
+        node = stack.pop()
+        if needed is not None and node not in needed:
+            continue
+        for child, _ in node.next_functions:
+            if child is not None:
+                seen = waiting.get(child)
+                if seen is None:
+                    waiting[child] = 1
+                    stack.append(child)
+                else:
+                    waiting[child] = seen + 1
+    return waiting
+
+
+def _needed(starts: list[Node], waiting: dict[Node, int], captured: dict[Node, list[tuple[int, int]]]) -> set[Node]:
+    """The nodes that have to run so that every captured gradient is complete: those from which a captured node can be reached."""
+    left = dict(waiting)
+    order = [node for node in starts if not left[node]]
+    for node in order:  # grows while it is walked: consumers before producers
+        for child, _ in node.next_functions:
+            if child is not None:
+                left[child] -= 1
+                if not left[child]:
+                    order.append(child)
+    needed: set[Node] = set()
+    for node in reversed(order):
+        if any(child in captured or child in needed for child, _ in node.next_functions if child is not None):
+            needed.add(node)
+    return needed
+
+
+def _run(run: _Run, starts: list[Node]) -> None:
+    """The pass itself. ``starts`` hold their seeds already."""
+    waiting, buffers, put, keep = run.waiting, run.buffers, run.put, run.keep
+    needed, captured = run.needed, run.captured
+    heap: list[tuple[int, Node]] = []
+    leaves: list[AccumulateGrad] = []
+
+    def ready(node: Node) -> None:
+        if type(node) is AccumulateGrad:
+            leaves.append(node)
+        else:
+            heappush(heap, (-node._seq, node))
+
+    for node in starts:
+        if not waiting[node]:
+            ready(node)
+    while heap or leaves:
+        if leaves:
+            _finish_leaf(run, leaves.pop(0))
+            continue
+        node = heappop(heap)[1]
+        cts: tuple[Any, ...] = tuple(buffers.pop(node))
+        extra = node._extra
+        if extra is not None:
+            cts = tape.run_tensor_hooks(extra, cts)
+        if needed is not None:
+            for index, place in captured.get(node, ()):
+                run.results[place] = cts[index]
+            if node not in needed:
+                continue
+        if extra is not None:
+            cts = tape.run_pre_hooks(extra, cts)
+        grads = tape.run_apply(node, cts)
+        if extra is not None:
+            grads = tape.run_post_hooks(extra, grads, cts)
+        if not keep:
+            node.release()
+        for (child, index), ct in zip(node.next_functions, grads):
+            if child is None or (needed is not None and child not in needed and child not in captured):
+                continue
+            put(child, index, ct)
+            left = waiting[child] - 1
+            waiting[child] = left
+            if not left:
+                ready(child)
+        cts = grads = ct = None  # type: ignore[assignment]  # a leaf takes over a gradient only if nobody else holds it
+
+
+def _finish_leaf(run: _Run, node: AccumulateGrad) -> None:
+    """The leaf's hooks, then its gradient goes to the caller (``grad``) or into ``.grad``."""
+    box = run.buffers.pop(node)
+    leaf = node.variable
+    extra = leaf._extra
+    if extra is not None and extra.hooks and box[0] is not None:
+        box[0] = tape.call_hooks(extra.hooks, box[0])
+    if run.needed is not None:
+        for _, place in run.captured.get(node, ()):
+            run.results[place] = box[0]
+        return
+    hooks = node._extra
+    if hooks is not None:
+        box = [*tape.run_pre_hooks(hooks, tuple(box))]
+    seen = tuple(box) if hooks is not None else ()
+    changed = box[0] is not None
+    tape.accumulate(leaf, box)
+    if hooks is not None:
+        tape.run_post_hooks(hooks, (), seen)
+    if changed and extra is not None and extra.post_hooks:
+        for hook in [*extra.post_hooks.values()]:
+            hook(leaf)
+
+
+def _execute(
+    tensors: Sequence[Value], seeds: Sequence[Any], targets: Sequence[Value] | None, keep: bool, create_graph: bool,
+) -> list[Any]:
+    roots = [tape.edge_of(t) for t in tensors]
+    run = _Run(roots, None if targets is None else [tape.edge_of(t) for t in targets], keep, create_graph)
+    for (node, index), seed in zip(roots, seeds):
+        assert node is not None  # checked by _seed
+        run.put(node, index, seed)
+    grad, inference = modes.state.grad, modes.state.inference
+    modes.set_mode(create_graph, inference and not create_graph)
+    try:
+        _run(run, list(run.buffers))
+    finally:
+        modes.set_mode(grad, inference)
+    return run.results
+
+
+# Arguments --------------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _as_tensors(given: Any, what: str) -> list[Any]:
+    tensors = [given] if isinstance(given, Value) else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else None
+    if tensors is None or not all(isinstance(t, Value) for t in tensors):
+        bad = given if tensors is None else next(t for t in tensors if not isinstance(t, Value))
+        raise AotgradTypeError(f"{what} must be a Tensor or a sequence of Tensors, but got {type(bad).__name__}")
+    return tensors
+
+
+def _as_seeds(given: Any, count: int, what: str) -> list[Any]:
+    seeds = [None] * count if given is None else [given] if isinstance(given, Value) else list(given) if isinstance(given, Sequence) else [given]
+    for seed in seeds:
+        if seed is not None and not isinstance(seed, Value):
+            raise AotgradTypeError(f"{what}: gradients can be either Tensors or None, but got {type(seed).__name__}")
+    if len(seeds) != count:
+        raise AotgradRuntimeError(f"got {count} tensors and {len(seeds)} gradients; give one gradient per tensor in {what}, None for scalars")
+    return seeds
+
+
+def _ones(output: Any) -> Any:
+    """The gradient a scalar output starts with."""
+    dtype = output._dtype
+    return output._wrap(np.full(output.shape, _BFLOAT16_ONE if dtype.name == "bfloat16" else 1, dtype.np))
+
+
+def _seed(place: int, output: Any, seed: Any) -> Any:
+    """The cotangent an output starts with, checked."""
+    if not output._requires_grad:
+        raise AotgradRuntimeError(
+            f"element {place} of tensors does not require grad and does not have a grad_fn; set requires_grad=True on its inputs before computing it")
+    shape = tuple(output.shape)
+    if seed is None:
+        if any(n != 1 for n in shape):
+            raise AotgradRuntimeError("grad can be implicitly created only for scalar outputs; give the gradient of an output of shape "
+                                      f"{list(shape)}, or reduce it, as in .sum()")
+        if output._dtype.is_complex:
+            raise AotgradRuntimeError(f"grad can be implicitly created only for real scalar outputs but got {output._dtype}")
+        return _ones(output)
+    if tuple(seed.shape) != shape:
+        raise AotgradRuntimeError(f"Mismatch in shape: grad_output[{place}] has a shape of {list(seed.shape)} and output[{place}] has a shape of {list(shape)}.")
+    if seed._dtype.is_complex and not output._dtype.is_complex:
+        raise AotgradRuntimeError(f"For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in dtype: grad_output[{place}] "
+                                  f"has a dtype of {seed._dtype} and output[{place}] has a dtype of {output._dtype}.")
+    return seed if seed._dtype is output._dtype else tape.cast(seed, output._dtype)
+
+
+def backward(
+    tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None,
+) -> None:
+    """Adds the gradients of ``tensors`` into the ``.grad`` of the leaves, or of ``inputs`` alone.
+
+    ``grad_tensors`` are the gradients of the tensors themselves, each of its tensor's shape, None for scalars. ``retain_graph`` (by default
+    ``create_graph``) keeps what the graph saved, so that it can be walked again; ``create_graph`` records the backward pass. Raises
+    ``AotgradRuntimeError`` for an output without graph, a non-scalar without gradient, a wrong shape, or a graph already freed.
+    """
+    outputs = _as_tensors(tensors, "tensors")
+    seeds = [_seed(i, t, s) for i, (t, s) in enumerate(zip(outputs, _as_seeds(grad_tensors, len(outputs), "grad_tensors")))]
+    keep = create_graph if retain_graph is None else bool(retain_graph)
+    if inputs is None:
+        _execute(outputs, seeds, None, keep, bool(create_graph))
+        return
+    wanted = _as_tensors(inputs, "inputs")
+    if not wanted:
+        raise AotgradRuntimeError("`inputs` argument to `backward()` cannot be empty. Leave it out to reach all leaves.")
+    _check_inputs(wanted)
+    results = _execute(outputs, seeds, wanted, keep, bool(create_graph))
+    done: set[int] = set()
+    mode, inference = modes.state.grad, modes.state.inference
+    modes.set_mode(bool(create_graph), inference and not create_graph)
+    try:
+        for target, result in zip(wanted, results):
+            if id(target) not in done:
+                done.add(id(target))
+                tape.accumulate(target, [result])
+                _post_accumulate(target, result)
+    finally:
+        modes.set_mode(mode, inference)
+
+
+def _post_accumulate(target: Value, result: Any) -> None:
+    extra = target._extra
+    if result is not None and extra is not None and extra.post_hooks:
+        for hook in [*extra.post_hooks.values()]:
+            hook(target)
+
+
+def _check_inputs(wanted: list[Any]) -> None:
+    for place, tensor in enumerate(wanted):
+        if not tensor._requires_grad:
+            raise AotgradRuntimeError(f"One of the differentiated Tensors does not require grad: element {place} of inputs. Set requires_grad=True on it "
+                                      "before computing the outputs")
+
+
+def grad(
+    outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None, create_graph: bool = False, allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    """The gradients of ``outputs`` (weighted by ``grad_outputs``) in ``inputs``, leaves or intermediates, as a tuple; no ``.grad`` changes.
+
+    An input the outputs do not depend on is an error, None with ``allow_unused``, or zeros with ``materialize_grads``. See ``backward`` for the rest.
+    """
+    if materialize_grads and allow_unused is False:
+        raise AotgradRuntimeError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
+    tensors = _as_tensors(outputs, "outputs")
+    wanted = _as_tensors(inputs, "inputs")
+    seeds = [_seed(i, t, s) for i, (t, s) in enumerate(zip(tensors, _as_seeds(grad_outputs, len(tensors), "grad_outputs")))]
+    _check_inputs(wanted)
+    keep = create_graph if retain_graph is None else bool(retain_graph)
+    results = _execute(tensors, seeds, wanted, keep, bool(create_graph))
+    for place, (result, tensor) in enumerate(zip(results, wanted)):
+        if result is not None:
+            continue
+        if materialize_grads:
+            results[place] = tensor._wrap(np.zeros(tuple(tensor.shape), tensor._dtype.np))
+        elif not allow_unused:
+            raise AotgradRuntimeError(
+                f"The differentiated Tensor at index {place} appears to not have been used in the graph. Set allow_unused=True if this is the desired behavior.")
+    return tuple(results)

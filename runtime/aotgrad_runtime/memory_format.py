@@ -1,0 +1,179 @@
+"""Memory formats: the strides PyTorch gives a shape, and the format PyTorch reads from strides. Strides here count elements, not bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from .errors import AotgradRuntimeError, AotgradTypeError
+
+__all__ = [
+    "MemoryFormat", "channels_last", "channels_last_3d", "contiguous_format", "copy_to_strides", "empty", "format_strides", "is_contiguous",
+    "is_non_overlapping_and_dense", "preserve_format", "preserved_strides", "suggest_memory_format",
+]
+
+Strides = tuple[int, ...]
+
+
+class MemoryFormat:
+    """How the elements of a tensor lie in memory. There is one object per format, compared by identity; it pickles by name."""
+
+    __slots__ = ("name", "order", "rank")
+    name: str
+    rank: int | None
+    order: tuple[int, ...] | None
+
+    def __init__(self, name: str, order: tuple[int, ...] | None = None) -> None:
+        self.name, self.order = name, order
+        self.rank = None if order is None else len(order)
+
+    def __repr__(self) -> str:
+        return f"aotgrad.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_by_name, (self.name,))
+
+
+contiguous_format: Final = MemoryFormat("contiguous_format")
+preserve_format: Final = MemoryFormat("preserve_format")
+channels_last: Final = MemoryFormat("channels_last", (1, 3, 2, 0))  # innermost dim first
+channels_last_3d: Final = MemoryFormat("channels_last_3d", (1, 4, 3, 2, 0))
+_BY_NAME: Final = {f.name: f for f in (contiguous_format, preserve_format, channels_last, channels_last_3d)}
+
+
+def _by_name(name: str) -> MemoryFormat:
+    return _BY_NAME[name]
+
+
+def check(fmt: object, where: str = "memory_format") -> MemoryFormat:
+    """``fmt`` itself; raises ``AotgradTypeError`` for anything that is no memory format."""
+    if not isinstance(fmt, MemoryFormat):
+        raise AotgradTypeError(f"{where}= must be a memory format such as aotgrad.channels_last, not {type(fmt).__name__}")
+    return fmt
+
+
+def _dense_strides(shape: Sequence[int], order: Sequence[int]) -> Strides:
+    """Strides of a dense tensor whose dims from the innermost outwards are ``order``. Sizes 0 count as 1, as in PyTorch."""
+    strides, step = [0] * len(shape), 1
+    for d in order:
+        strides[d] = step
+        step *= max(shape[d], 1)
+    return tuple(strides)
+
+
+def format_strides(shape: Sequence[int], fmt: MemoryFormat = contiguous_format) -> Strides:
+    """Strides of a fresh tensor of ``shape`` in ``fmt``; raises ``AotgradRuntimeError`` if the rank does not fit the format.
+
+    >>> format_strides((2, 3, 4, 5), channels_last)
+    (60, 1, 15, 3)
+    """
+    if fmt.order is None:
+        if fmt is preserve_format:
+            raise AotgradRuntimeError("memory_format=preserve_format needs a tensor whose format is preserved; give contiguous_format or channels_last")
+        return _dense_strides(shape, range(len(shape) - 1, -1, -1))
+    if len(shape) != fmt.rank:
+        raise AotgradRuntimeError(f"required rank {fmt.rank} tensor to use {fmt.name} format, but the shape is {list(shape)}")
+    return _dense_strides(shape, fmt.order)
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int], fmt: MemoryFormat = contiguous_format) -> bool:
+    """Whether the strides are dense in ``fmt``. Dims of size 1 fit any stride; a rank that does not fit the format is False."""
+    order: Sequence[int]
+    if fmt.order is None:
+        if 0 in shape:
+            return True
+        order = range(len(shape) - 1, -1, -1)
+    elif len(shape) != fmt.rank:
+        return False
+    else:
+        order = fmt.order
+    expected = 1
+    for d in order:
+        if shape[d] != 1:
+            if strides[d] != expected:
+                return False
+            expected *= shape[d]
+    return True
+
+
+def _strides_look_like(shape: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
+    """PyTorch's reading of strides as channels last: N1HW needs the format's own strides, N111 with equal strides counts as contiguous."""
+    least = 0
+    if strides[1] == 0:
+        return False
+    for d in order:
+        if shape[d] == 0 or strides[d] < least or (d == 0 and least == strides[1]):
+            return False
+        least = strides[d] * shape[d] if shape[d] > 1 else strides[d]
+    return True
+
+
+def suggest_memory_format(shape: Sequence[int], strides: Sequence[int]) -> MemoryFormat:
+    """The format an op should keep for a tensor with these strides: channels last where PyTorch reads it so, else contiguous."""
+    for fmt in (channels_last, channels_last_3d):
+        if fmt.order is not None and len(shape) == fmt.rank and _strides_look_like(shape, strides, fmt.order):
+            return fmt
+    return contiguous_format
+
+
+def is_non_overlapping_and_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements fill one block of memory, each once, in some order of the dims."""
+    dims = sorted((d for d in range(len(shape)) if shape[d] != 1), key=lambda d: (strides[d], shape[d]))
+    expected = 1
+    if 0 in shape:
+        return is_contiguous(shape, strides)
+    for d in dims:
+        if strides[d] != expected:
+            return False
+        expected *= shape[d]
+    return True
+
+
+def _swap_order(shape: Sequence[int], strides: Sequence[int], a: int, b: int) -> int:
+    """1 if dim ``a`` lies outside dim ``b``, -1 if inside, 0 if the strides do not tell (a zero stride, or a tie)."""
+    sa, sb = abs(strides[a]), abs(strides[b])
+    if sa == 0 or sb == 0:
+        return 0
+    if sa != sb:
+        return -1 if sa < sb else 1
+    return 1 if shape[a] > shape[b] else 0
+
+
+def preserved_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
+    """Strides of a fresh tensor that keeps the layout (``preserve_format``): the same if dense, else dense in the same order of dims.
+
+    >>> preserved_strides((3, 4), (1, 3)), preserved_strides((3, 4), (2, 6)), preserved_strides((3,), (0,))
+    ((1, 3), (1, 3), (1,))
+    """
+    if is_non_overlapping_and_dense(shape, strides):
+        return tuple(strides)
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):  # an insertion sort that stops at the first clear answer, as PyTorch does: ties keep their place
+        moving = i
+        for j in range(i - 1, -1, -1):
+            answer = _swap_order(shape, strides, order[j], order[moving])
+            if answer > 0:
+                order[j], order[moving] = order[moving], order[j]
+                moving = j
+            elif answer < 0:
+                break
+    return _dense_strides(shape, order)
+
+
+def empty(shape: Sequence[int], dtype: Any, strides: Strides | None = None) -> np.ndarray[Any, Any]:
+    """An uninitialised array of NumPy ``dtype`` with exactly these element strides (dense, in any order of the dims); C order if None."""
+    if strides is None:
+        return np.empty(shape, dtype)
+    base = np.empty(shape, dtype)
+    wanted = tuple(s * base.itemsize for s in strides)
+    return base if base.strides == wanted else as_strided(base.reshape(-1), tuple(shape), wanted)
+
+
+def copy_to_strides(array: np.ndarray[Any, Any], strides: Strides | None) -> np.ndarray[Any, Any]:
+    """A fresh copy of ``array`` with exactly these element strides."""
+    out = empty(array.shape, array.dtype, strides)
+    out[...] = array
+    return out

@@ -1,0 +1,455 @@
+"""The tape: what every tensor-like value stores, the nodes of the graph, hooks, versions, and the slot the frontend's ops are installed in."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from . import memory_format as mf
+from . import modes
+from .dtypes import DType
+from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
+
+__all__ = [
+    "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "Value", "VersionCell", "accumulate", "edge_of",
+    "edges_of", "extra_of", "installed", "node_extra_of",
+]
+
+Array = np.ndarray[Any, Any]
+Hook = Callable[..., Any]
+
+
+class _Installed:
+    """What the frontend installs (see ``install.py``). Until then every use says so."""
+
+    __slots__ = ("add", "add_into", "cast", "done")
+    add: Callable[[Any, Any], Any]
+    add_into: Callable[[Any, Any], None] | None
+    cast: Callable[[Any, DType], Any] | None
+    done: bool
+
+    def __init__(self) -> None:
+        self.add, self.add_into, self.cast, self.done = not_loaded, None, None, False
+
+
+def not_loaded(*_args: Any, **_kwargs: Any) -> Any:
+    """Stands for every operator until the frontend has installed its own."""
+    raise AotgradError("operations on tensors need the aotgrad frontend, which is not loaded: import aotgrad (aotgrad_runtime alone has no operators)")
+
+
+installed: Final = _Installed()
+
+
+class Hooks(dict[int, Hook]):
+    """Hooks by number, in order of registration. A dict that takes weak references, so that a handle does not keep it alive."""
+
+    __slots__ = ("__weakref__",)
+
+    def register(self, hook: Hook) -> RemovableHandle:
+        if not callable(hook):
+            raise AotgradTypeError(f"hook must be callable, got {type(hook).__name__}")
+        handle = RemovableHandle(self)
+        self[handle.id] = hook
+        return handle
+
+
+class RemovableHandle:
+    """Removes a hook: ``handle.remove()``, or at the end of a ``with`` block. Removing twice does nothing."""
+
+    __slots__ = ("_hooks", "id")
+    _numbers: ClassVar[Any] = itertools.count()
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = weakref.ref(hooks)
+        self.id: int = next(self._numbers)
+
+    def remove(self) -> None:
+        hooks = self._hooks()
+        if hooks is not None:
+            hooks.pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class VersionCell:
+    """Counts in-place changes of one storage; all views of it share the cell."""
+
+    __slots__ = ("__weakref__", "version")
+
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
+
+
+class Extra:
+    """What few tensors have. ``base`` is the tensor this one views, ``hooks`` are a leaf's (those of other tensors sit on their node)."""
+
+    __slots__ = ("accumulator", "base", "cell", "grad", "hooks", "inference", "post_hooks", "retains")
+
+    def __init__(self) -> None:
+        self.grad: Value | None = None
+        self.cell: VersionCell | None = None
+        self.base: Value | None = None
+        self.hooks: Hooks | None = None
+        self.post_hooks: Hooks | None = None
+        self.retains = self.inference = False
+        self.accumulator: weakref.ref[AccumulateGrad] | None = None
+
+
+class Value:
+    """The storage of ``Tensor``, without its behaviour. Who makes one by ``object.__new__`` sets all of the five slots.
+
+    ``_data`` the ndarray; ``_node`` the node that made it, None for leaves, and ``_index``, which output of that node it is; ``_requires_grad``, true for
+    leaves that want a gradient and for everything computed from them; ``_extra``, None until something rare is needed.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_data", "_extra", "_index", "_node", "_requires_grad")
+    _data: Array
+    _node: Node | None
+    _index: int
+    _requires_grad: bool
+    _extra: Extra | None
+
+    _concrete: ClassVar[bool] = True  # False in subclasses whose values are traced, not stored
+    _value_type: ClassVar[type[Any]]  # the class of results; a subclass such as a parameter names its base here
+
+    @property
+    def shape(self) -> Any:
+        return self._data.shape
+
+    @property
+    def _dtype(self) -> DType:
+        raise NotImplementedError
+
+    @classmethod
+    def _wrap(cls, data: Array) -> Any:
+        raise NotImplementedError
+
+
+def extra_of(value: Value) -> Extra:
+    """The value's ``Extra``, made at first need."""
+    extra = value._extra
+    if extra is None:
+        extra = value._extra = Extra()
+    return extra
+
+
+class NodeExtra:
+    """What few nodes have: hooks on gradients of single outputs, tensors that retain theirs, hooks around the node, the user's metadata."""
+
+    __slots__ = ("metadata", "post_hooks", "pre_hooks", "retained", "tensor_hooks")
+
+    def __init__(self) -> None:
+        self.tensor_hooks: dict[int, Hooks] = {}
+        self.retained: dict[int, weakref.ref[Value]] = {}  # weak: the tensor holds the node
+        self.pre_hooks, self.post_hooks = Hooks(), Hooks()
+        self.metadata: dict[Any, Any] = {}
+
+
+class _NodeName(str):
+    """A node's name. PyTorch spells it ``node.name()``; both work."""
+
+    __slots__ = ()
+
+    def __call__(self) -> str:
+        return str(self)
+
+
+class _Freed:
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<freed>"
+
+
+FREED: Final = _Freed()
+_FREED_TEXT: Final = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values of "
+    "the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if "
+    "you need to access saved tensors after calling backward."
+)
+_next_sequence: Final = itertools.count().__next__
+
+
+class Node:
+    """One recorded operation. A subclass per op gives ``name`` (by default its own) and ``apply``; ``outputs`` if it has more than one.
+
+    ``next_functions`` holds, for each input, the node that made it and which output it was: ``(node, index)``, or ``(None, 0)`` for an input without
+    gradient. What backward needs is in ``_saved``: any object, None if nothing. Never the output tensor itself, which would close a reference cycle: save its
+    array and remake the tensor with ``make_output(array, self)``.
+
+    >>> class DoubleBackward0(Node):
+    ...     __slots__ = ()
+    ...     def apply(self, cts):
+    ...         return (cts[0] * 2,)
+    """
+
+    __slots__ = ("__weakref__", "_extra", "_saved", "_seq", "next_functions")
+    name: ClassVar[Any] = _NodeName("Node")
+    outputs: int = 1
+    takes_none: ClassVar[bool] = False  # True: apply is called even if every cotangent is None
+    next_functions: tuple[Edge, ...]
+    _saved: Any
+    _seq: int
+    _extra: NodeExtra | None
+
+    def __init__(self, next_functions: tuple[Edge, ...] = (), saved: Any = None) -> None:
+        self.next_functions = next_functions
+        self._saved = saved
+        self._seq = _next_sequence()
+        self._extra = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = _NodeName(cls.__dict__.get("name", cls.__name__))
+
+    def apply(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Cotangents of the inputs from those of the outputs; None stands for a zero on both sides."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Frees what was saved. A node that saved nothing may be run again."""
+        if self._saved is not None:
+            self._saved = FREED
+
+    @property
+    def saved(self) -> Any:
+        """What the node saved; raises ``AotgradRuntimeError`` after it was freed."""
+        if self._saved is FREED:
+            raise AotgradRuntimeError(_FREED_TEXT)
+        return self._saved
+
+    def __call__(self, *cts: Any) -> Any:
+        """Runs the node by hand: cotangents of its outputs in, those of its inputs out, one tensor or a tuple. Frees nothing; recorded in grad mode."""
+        if len(cts) != self.outputs:
+            raise AotgradTypeError(f"{self.name} takes {self.outputs} gradient{'s' * (self.outputs != 1)}, one per output, but got {len(cts)}")
+        for i, ct in enumerate(cts):
+            if ct is not None and not isinstance(ct, Value):
+                raise AotgradTypeError(f"gradient {i} of {self.name} must be a Tensor or None, but got {type(ct).__name__}")
+        grads = run_apply(self, cts)
+        return grads[0] if len(grads) == 1 else grads
+
+    def register_hook(self, hook: Hook) -> RemovableHandle:
+        """Calls ``hook(grad_inputs, grad_outputs)`` after the node ran; a returned tuple replaces ``grad_inputs``."""
+        return node_extra_of(self).post_hooks.register(hook)
+
+    def register_prehook(self, hook: Hook) -> RemovableHandle:
+        """Calls ``hook(grad_outputs)`` before the node runs; a returned tuple replaces them."""
+        return node_extra_of(self).pre_hooks.register(hook)
+
+    @property
+    def metadata(self) -> dict[Any, Any]:
+        """A dict of the user's own."""
+        return node_extra_of(self).metadata
+
+    @property
+    def requires_grad(self) -> bool:
+        return True
+
+    def _sequence_nr(self) -> int:
+        return self._seq
+
+    def __repr__(self) -> str:
+        return f"<{self.name} object at {id(self):#x}>"
+
+
+Edge = tuple[Node | None, int]
+NO_EDGE: Final[Edge] = (None, 0)
+
+
+def node_extra_of(node: Node) -> NodeExtra:
+    extra = node._extra
+    if extra is None:
+        extra = node._extra = NodeExtra()
+    return extra
+
+
+def run_apply(node: Node, cts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``node.apply`` with what everyone who runs a node must check."""
+    if node._saved is FREED:
+        raise AotgradRuntimeError(_FREED_TEXT)
+    if not node.takes_none and all(ct is None for ct in cts):
+        return (None,) * len(node.next_functions)
+    grads = node.apply(cts)
+    if len(grads) != len(node.next_functions):
+        raise AotgradRuntimeError(
+            f"{node.name} returned {len(grads)} gradients but has {len(node.next_functions)} inputs; its backward must return one per input, None where there is none")
+    return grads
+
+
+class AccumulateGrad(Node):
+    """The node at the end of the graph that adds the gradient into ``variable.grad``. It holds its leaf, the leaf holds it weakly."""
+
+    __slots__ = ("variable",)
+    variable: Any
+
+    def __init__(self, variable: Any) -> None:
+        super().__init__()
+        self._seq = sys.maxsize  # runs as soon as its gradient is complete
+        self.variable = variable
+
+    def apply(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
+        box = [*cts]
+        del cts
+        accumulate(self.variable, box)
+        return ()
+
+
+def accumulator_of(leaf: Value) -> AccumulateGrad:
+    """The one ``AccumulateGrad`` of a leaf while any graph uses it."""
+    extra = extra_of(leaf)
+    node = None if extra.accumulator is None else extra.accumulator()
+    if node is None:
+        node = AccumulateGrad(leaf)
+        extra.accumulator = weakref.ref(node)
+    return node
+
+
+def edge_of(value: Value) -> Edge:
+    """Where a value's gradient goes: ``(node, index)``, or ``(None, 0)`` when it wants none."""
+    node = value._node
+    if node is not None:
+        return (node, value._index)
+    return (accumulator_of(value), 0) if value._requires_grad else NO_EDGE
+
+
+def edges_of(values: Iterable[Value]) -> tuple[Edge, ...]:
+    """The ``next_functions`` of a node with these inputs."""
+    return tuple([edge_of(v) for v in values])
+
+
+# Hooks ------------------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _hook_name(hook: Hook) -> str:
+    return getattr(hook, "__name__", None) or type(hook).__name__
+
+
+def call_hooks(hooks: Hooks, ct: Any) -> Any:
+    """Passes one gradient through tensor hooks; each may replace it by one of the same shape and dtype."""
+    for hook in [*hooks.values()]:
+        new = hook(ct)
+        if new is None:
+            continue
+        if not isinstance(new, Value):
+            raise AotgradTypeError(f"expected Tensor, but hook '{_hook_name(hook)}' returned '{type(new).__name__}'; return a Tensor, or None to keep the gradient")
+        if tuple(new.shape) != tuple(ct.shape):
+            raise AotgradRuntimeError(f"hook '{_hook_name(hook)}' has changed the size of value (was {list(ct.shape)} got {list(new.shape)})")
+        if new._dtype is not ct._dtype:
+            raise AotgradRuntimeError(f"hook '{_hook_name(hook)}' has changed the type of value (was {ct._dtype} got {new._dtype})")
+        ct = new
+    return ct
+
+
+def run_tensor_hooks(extra: NodeExtra, cts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Hooks on the gradients of a node's outputs; then tensors that retain their gradient get the final one, as in PyTorch 2."""
+    out = [*cts]
+    for index, hooks in extra.tensor_hooks.items():
+        if out[index] is not None:
+            out[index] = call_hooks(hooks, out[index])
+    for index, ref in extra.retained.items():
+        tensor = ref()
+        if tensor is not None and out[index] is not None:
+            accumulate(tensor, [out[index]])
+    return tuple(out)
+
+
+def _whole(hook: Hook, new: Any, old: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    if new is None:
+        return old
+    new = (*new,) if isinstance(new, (tuple, list)) else (new,)
+    if len(new) != len(old):
+        raise AotgradRuntimeError(f"hook '{_hook_name(hook)}' returned {len(new)} values for {len(old)} {what}; return as many, or None to keep them")
+    return (*new,)
+
+
+def run_pre_hooks(extra: NodeExtra, cts: tuple[Any, ...]) -> tuple[Any, ...]:
+    for hook in [*extra.pre_hooks.values()]:
+        cts = _whole(hook, hook(cts), cts, "grad_outputs")
+    return cts
+
+
+def run_post_hooks(extra: NodeExtra, grads: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[Any, ...]:
+    for hook in [*extra.post_hooks.values()]:
+        grads = _whole(hook, hook(grads, cts), grads, "grad_inputs")
+    return grads
+
+
+# Adding a gradient into a leaf ------------------------------------------------------------------------------------------------------------------------
+
+
+def _take(box: list[Any]) -> tuple[Any, int, int]:
+    """The gradient out of its box, and how often it and its array are referenced: told by the same code for a value nobody else holds, below."""
+    ct = box.pop()
+    return ct, sys.getrefcount(ct), sys.getrefcount(ct._data)
+
+
+def _references_when_alone() -> tuple[int, int]:
+    value = Value()
+    value._data = np.empty(1)
+    box = [value]
+    del value
+    return _take(box)[1:]
+
+
+_ALONE: Final = _references_when_alone()
+
+
+def _owned(box: list[Any], like: Value) -> Any:
+    """The gradient as a tensor nobody else sees, in the layout of ``like``: itself when that is so already, else a copy."""
+    ct, refs, data_refs = _take(box)
+    data, model = ct._data, like._data
+    strides = model.strides
+    if data.strides == strides and data.base is None and data.flags.writeable and (refs, data_refs) == _ALONE and type(ct) is like._value_type:
+        return ct
+    size = model.itemsize
+    return like._wrap(mf.copy_to_strides(data, mf.preserved_strides(model.shape, [s // size for s in strides])))
+
+
+def _add_in_place(grad: Value, ct: Value) -> None:
+    if installed.add_into is not None:
+        installed.add_into(grad, ct)
+    elif grad._dtype.np.kind == "u" or not grad._data.flags.writeable:  # bfloat16 has no arithmetic in NumPy
+        grad._data = np.array(installed.add(grad, ct)._data)
+    else:
+        np.add(grad._data, ct._data, out=grad._data)
+    if grad._extra is not None and grad._extra.cell is not None:
+        grad._extra.cell.version += 1
+
+
+def accumulate(variable: Any, box: list[Any]) -> None:
+    """Adds the gradient in ``box`` into ``variable.grad``: in place, or as a recorded op when it is part of a graph itself (create_graph)."""
+    ct = box[-1]
+    if ct is None:
+        return
+    if tuple(ct.shape) != tuple(variable.shape):
+        raise AotgradRuntimeError(
+            f"a gradient of shape {list(ct.shape)} reached a tensor of shape {list(variable.shape)}; a backward function or hook returned a wrong shape")
+    if ct._dtype is not variable._dtype:
+        ct = box[-1] = cast(ct, variable._dtype)
+    extra = extra_of(variable)
+    old = extra.grad
+    if not variable._concrete or ct._requires_grad or (old is not None and (modes.state.grad or old._requires_grad)):
+        extra.grad = ct if old is None else installed.add(old, ct)
+    elif old is None:
+        del ct
+        extra.grad = _owned(box, variable)
+    else:
+        _add_in_place(old, ct)
+
+
+def cast(ct: Any, dtype: DType) -> Any:
+    """``ct`` in another dtype: through the installed op when it is recorded, else by NumPy."""
+    if installed.cast is not None:
+        return installed.cast(ct, dtype)
+    if ct._requires_grad or not ct._concrete or "bfloat16" in (ct._dtype.name, dtype.name):
+        raise AotgradTypeError(f"a gradient of dtype {ct._dtype.name} met a tensor of dtype {dtype.name}; give it the tensor's dtype")
+    return ct._wrap(ct._data.astype(dtype.np))
