@@ -516,6 +516,9 @@ def test_without_memfd(sample: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     assert calling(loader.load_bytes(sample), "count")() == 8
+    monkeypatch.setenv("TMPDIR", "/proc/nowhere")
+    with pytest.raises(AotgradRuntimeError, match="set TMPDIR"):
+        loader.load_bytes(sample)
 
 
 def test_loading_needs_no_compiler(tmp_path: Path, sample: bytes) -> None:

@@ -14,8 +14,7 @@ import os
 import stat
 import struct
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import AotgradError, AotgradTypeError
 from .loader import Library, load_bytes, load_path
@@ -42,8 +41,7 @@ def default_folder() -> str | None:
     return os.path.join(base, "aotgrad") if os.path.isabs(base) else None
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A cached library. ``path`` is its file, or None when it is not on disk; ``meta`` the JSON stored with it; ``so`` its bytes."""
 
     path: str | None

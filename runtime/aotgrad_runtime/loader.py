@@ -12,7 +12,6 @@ import hashlib
 import itertools
 import os
 import struct
-import tempfile
 from typing import NamedTuple
 
 from .errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -247,14 +246,22 @@ def _memory_file(data: bytes) -> int:
     try:
         fd = os.memfd_create("aotgrad", os.MFD_CLOEXEC)
     except (AttributeError, OSError):
-        fd, path = tempfile.mkstemp(prefix="aotgrad-", suffix=".so")
-        os.unlink(path)
+        fd = _unnamed_file(len(data))
     try:
         _write_all(fd, data)
     except OSError as why:
         os.close(fd)
         raise AotgradRuntimeError(f"no room to load a library of {len(data)} bytes: {why.strerror}; free some memory") from why
     return fd
+
+
+def _unnamed_file(length: int) -> int:
+    folder = os.environ.get("TMPDIR") or "/tmp"
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o700)
+    except OSError as why:
+        message = f"no place to load a library of {length} bytes: the system has no memfd, and {folder}: {why.strerror}; set TMPDIR to a writable folder"
+        raise AotgradRuntimeError(message) from why
 
 
 _opened = itertools.count(1)
