@@ -53,10 +53,10 @@ def check_derivatives(func: Func, arrays: Sequence[Any], rng: np.random.Generato
         return
     narrow = any(t.dtype.name == "float32" for t in func.out_types)  # a cast's output has float32's resolution
     eps, rtol = (2.0**-8, 1e-3) if narrow else (1e-6, rtol)
-    tangents = [rng.normal(size=x.shape) for x, live in zip(arrays, on) if live]
+    tangents = [np.asarray(rng.normal(size=x.shape), x.dtype) for x, live in zip(arrays, on) if live]
     outs = interp.run(func, *arrays)
     floats = [o for o in outs if o.dtype.kind == "f"]
-    cts = [rng.normal(size=o.shape) for o in floats]
+    cts = [np.asarray(rng.normal(size=o.shape), o.dtype) for o in floats]
     moved = interp.run(jvp_func(func, on), *arrays, *tangents)
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(moved, outs))
     analytic = moved[len(outs):]

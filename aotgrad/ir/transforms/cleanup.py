@@ -1,0 +1,257 @@
+"""Passes that keep every value as it is: dead code, common subexpressions, identities that hold bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..builder import Builder
+from ..core import Block, Func, Op, Value
+from .rewrite import decompose_func
+
+__all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block"]
+
+
+def dce_block(block: Block) -> Block:
+    """``block`` without ops whose results nobody uses (in place; regions too)."""
+    live = set(block.outputs)
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if any(r in live for r in op.results):
+            if op.name == "scan":
+                op = _trim_scan(op, live)
+            live.update(op.operands)
+            kept.append(op)
+    block.ops = kept[::-1]
+    return block
+
+
+def _trim_scan(op: Op, live: set[Value]) -> Op:
+    """Drops stacked outputs that nobody reads; the op keeps its identity (results are rebuilt in place)."""
+    nk = op.attrs["carry"]
+    keep = [r in live for r in op.results[nk:]]
+    body = op.regions[0]
+    if all(keep):
+        dce_block(body)
+        return op
+    new = Block()
+    new.args, new.ops = body.args, list(body.ops)
+    new.outputs = [*body.outputs[:nk], *(o for o, k in zip(body.outputs[nk:], keep) if k)]
+    op.regions = (dce_block(new),)
+    op.results = (*op.results[:nk], *(r for r, k in zip(op.results[nk:], keep) if k))
+    for i, r in enumerate(op.results):
+        r.index = i
+    return op
+
+
+@dataclass(frozen=True)
+class Decompose:
+    """Composites become their bodies."""
+
+    name: str = "decompose"
+
+    def __call__(self, func: Func) -> Func:
+        return decompose_func(func)
+
+
+@dataclass(frozen=True)
+class Dce:
+    """Dead code goes."""
+
+    name: str = "dce"
+
+    def __call__(self, func: Func) -> Func:
+        dce_block(func.body)
+        return func
+
+
+def _key_part(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, float):
+        return (float, value.hex(), np.copysign(1.0, value))
+    if isinstance(value, tuple):
+        return tuple(_key_part(v) for v in value)
+    return (type(value), value)
+
+
+@dataclass(frozen=True)
+class Cse:
+    """Equal ops on equal operands are computed once."""
+
+    name: str = "cse"
+
+    def __call__(self, func: Func) -> Func:
+        new = Block([a.type for a in func.args])
+        env: dict[Value, Value] = dict(zip(func.args, new.args))
+        seen: dict[Any, tuple[Value, ...]] = {}
+        b = Builder(new)
+        for op in func.body.ops:
+            operands = [env[o] for o in op.operands]
+            key = None if op.regions else (op.name, tuple(map(id, operands)), tuple((k, _key_part(v)) for k, v in op.attrs.items()))
+            found = seen.get(key) if key is not None else None
+            if found is None:
+                found = b.append_copy(op, operands)
+                if key is not None:
+                    seen[key] = found
+            env.update(zip(op.results, found))
+        new.outputs = [env[o] for o in func.outputs]
+        return Func(func.name, new, func.attrs)
+
+
+# ---- identities ------------------------------------------------------------------------------------------------------------------
+
+def splat(v: Value) -> Any:
+    """The number of a value that is a splat of one, else None (looks through moves)."""
+    while v.op is not None:
+        if v.op.name == "full":
+            return v.op.attrs["value"]
+        if v.op.name not in ("broadcast", "reshape", "permute", "relayout", "slice"):
+            return None
+        v = v.op.operands[0]
+    return None
+
+
+_FINITE_MOVES = frozenset(("broadcast", "reshape", "permute", "relayout", "slice", "take", "stop_gradient"))
+
+
+def finite(v: Value) -> bool:
+    """Whether every element is provably finite: numbers written in the program, casts of bools and integers, selections of such."""
+    while v.op is not None and v.op.name in _FINITE_MOVES:
+        v = v.op.operands[0]
+    if v.op is None:
+        return False
+    name = v.op.name
+    if name == "full":
+        return bool(np.isfinite(v.op.attrs["value"]))
+    if name == "constant":
+        return bool(np.all(np.isfinite(v.op.attrs["value"])))
+    if name == "cast":
+        source = v.op.operands[0].type.dtype
+        return source.kind in "iub" and v.type.dtype.name in ("float64", "float32")
+    if name == "where":
+        return all(finite(o) for o in v.op.operands[1:])
+    return name == "sign" and finite(v.op.operands[0])
+
+
+def _simplify_lmul(b: Builder, op: Op, x: Value, y: Value) -> Any:
+    for p, q in ((x, y), (y, x)):
+        c = splat(p)
+        if c is None:
+            continue
+        if c == 0:
+            return b.zeros(q)
+        if c == 1:
+            return q
+        if c == -1:
+            return b.neg(q)
+        if np.isfinite(c):
+            return b.mul(x, y)  # a finite number that is not 0 annihilates nothing
+    return b.mul(x, y) if finite(x) and finite(y) else None
+
+
+def _simplify_mul(b: Builder, op: Op, x: Value, y: Value) -> Any:
+    for p, q in ((x, y), (y, x)):
+        if splat(p) == 1:
+            return q
+    return None
+
+
+def _simplify_neg(b: Builder, op: Op, x: Value) -> Any:
+    return x.op.operands[0] if x.op is not None and x.op.name == "neg" else None
+
+
+def _simplify_add(b: Builder, op: Op, x: Value, y: Value) -> Any:
+    # -0 + 0 is 0, so only -0 is neutral for values; sums of cotangents may drop +0 too, but that would be a second rule.
+    for p, q in ((x, y), (y, x)):
+        c = splat(p)
+        if c is not None and c == 0 and (p.type.dtype.kind in "iu" or np.signbit(c)):
+            return q
+    return None
+
+
+def _simplify_div(b: Builder, op: Op, x: Value, y: Value) -> Any:
+    return x if splat(y) == 1 else None
+
+
+def _simplify_move(b: Builder, op: Op, x: Value) -> Any:
+    if op.results[0].type == x.type and op.name in ("reshape", "broadcast", "cast", "relayout"):
+        return x
+    inner = x.op
+    if inner is not None and inner.name == op.name:
+        base = inner.operands[0]
+        if op.name == "reshape":
+            return b.to_shape(base, op.attrs["shape"])
+        if op.name == "permute":
+            return b.to_perm(base, tuple(inner.attrs["perm"][p] for p in op.attrs["perm"]))
+        if op.name == "broadcast" and base.type.layout is None:
+            return b.broadcast(base, shape=op.attrs["shape"], dims=tuple(op.attrs["dims"][d] for d in inner.attrs["dims"]))
+    return None
+
+
+def _simplify_permute(b: Builder, op: Op, x: Value) -> Any:
+    if tuple(op.attrs["perm"]) == tuple(range(len(op.attrs["perm"]))):
+        return x
+    return _simplify_move(b, op, x)
+
+
+def _simplify_sum(b: Builder, op: Op, x: Value) -> Any:
+    return x if not op.attrs["dims"] else None
+
+
+def _simplify_concatenate(b: Builder, op: Op, *xs: Value) -> Any:
+    return xs[0] if len(xs) == 1 else None
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "lmul": _simplify_lmul, "mul": _simplify_mul, "neg": _simplify_neg, "add": _simplify_add, "div": _simplify_div, "reshape": _simplify_move, "broadcast": _simplify_move,
+    "cast": _simplify_move, "relayout": _simplify_move, "permute": _simplify_permute, "sum": _simplify_sum, "amax": _simplify_sum, "amin": _simplify_sum, "prod": _simplify_sum,
+    "concatenate": _simplify_concatenate,
+}
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """Products with 1, moves of moves, zero-annihilating products that need no check. Works inside regions too."""
+
+    name: str = "simplify"
+
+    def __call__(self, func: Func) -> Func:
+        return Func(func.name, simplify_block(func.body), func.attrs)
+
+
+def simplify_block(block: Block) -> Block:
+    """A simplified copy."""
+    new = Block([a.type for a in block.args])
+    env: dict[Value, Value] = dict(zip(block.args, new.args))
+    b = Builder(new)
+    for op in block.ops:
+        operands = [env[o] for o in op.operands]
+        b.loc = op.loc
+        rule = _RULES.get(op.name)
+        better = rule(b, op, *operands) if rule is not None else None
+        if better is not None and better.type == op.results[0].type:
+            env[op.results[0]] = better
+            continue
+        if op.regions:
+            copied = Op(op.name, operands, [r.type for r in op.results], op.attrs, [simplify_block(r) for r in op.regions], op.loc)
+            new.ops.append(copied)
+            env.update(zip(op.results, copied.results))
+        else:
+            env.update(zip(op.results, b.append_copy(op, operands)))
+    new.outputs = [env[o] for o in block.outputs]
+    return new
+
+
+def standard(func: Func) -> Func:
+    """What runs before code generation: decompose, simplify, merge, drop."""
+    for step in _STANDARD:
+        func = step(func)
+    return func
+
+
+_STANDARD: Sequence[Callable[[Func], Func]] = (Decompose(), Cse(), Simplify(), Cse(), Dce())
+
