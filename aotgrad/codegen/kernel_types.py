@@ -1,0 +1,143 @@
+"""Types and attributes of the kernel level: MLIR's text, with what code generation needs to know beside it.
+
+A type is a ``str`` (``f64``, ``vector<8xf64>``, ``memref<?xf64>``, ``index``), so it prints as it stands; ``KType`` adds the element
+dtype, because MLIR's integers have no sign and a bool is ``i1`` in registers and ``i8`` in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from typing import Any, Final
+
+from aotgrad_runtime import dtypes
+from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
+
+__all__ = ["INDEX", "Attr", "KType", "as_ktype", "memref", "register", "with_lanes"]
+
+
+class KType(str):
+    """A kernel-level type. ``dtype``: element dtype (None: index); ``lanes``: 1 for scalars; ``mem``: a buffer."""
+
+    __slots__ = ("dtype", "elem", "lanes", "mem")
+    dtype: DType | None
+    elem: str
+    lanes: int
+    mem: bool
+
+    def __new__(cls, text: str, dtype: DType | None, elem: str, lanes: int = 1, mem: bool = False) -> KType:
+        self = super().__new__(cls, text)
+        self.dtype, self.elem, self.lanes, self.mem = dtype, elem, lanes, mem
+        return self
+
+    @property
+    def kind(self) -> str:
+        """``"f"``, ``"i"``, ``"u"``, ``"b"`` or ``"x"`` (index)."""
+        return self.dtype.kind if self.dtype else "x"
+
+    @property
+    def bits(self) -> int:
+        """Width of one element in registers."""
+        return 64 if self.dtype is None else 1 if self.dtype.kind == "b" else 8 * self.dtype.itemsize
+
+
+INDEX: Final = KType("index", None, "index")
+
+
+def _elem(dtype: DType) -> str:
+    if dtype.is_complex:
+        raise AotgradNotImplementedError(f"dtype {dtype.name} has no kernel-level form yet; split it into real and imaginary parts first")
+    return {"ui8": "i8"}.get(dtype.mlir, dtype.mlir)
+
+
+@functools.lru_cache(maxsize=512)
+def register(dtype: DType | None, lanes: int = 1) -> KType:
+    """The type of a value in registers: a scalar, or a vector of ``lanes``; ``None`` is index.
+
+    >>> register(dtypes.float64, 8), register(dtypes.bool_)
+    ('vector<8xf64>', 'i1')
+    """
+    elem = "index" if dtype is None else _elem(dtype)
+    return KType(elem if lanes == 1 else f"vector<{lanes}x{elem}>", dtype, elem, lanes)
+
+
+@functools.lru_cache(maxsize=64)
+def memref(dtype: DType) -> KType:
+    """The type of a flat buffer of ``dtype``.
+
+    >>> memref(dtypes.bool_)
+    'memref<?xi8>'
+    """
+    elem = "i8" if dtype.kind == "b" else _elem(dtype)
+    return KType(f"memref<?x{elem}>", dtype, elem, 1, True)
+
+
+def with_lanes(t: KType, lanes: int) -> KType:
+    """The same element in another number of lanes."""
+    return register(t.dtype, lanes)
+
+
+@functools.lru_cache(maxsize=512)
+def _parse(text: str) -> KType:
+    body, lanes = text, 1
+    if text.startswith("memref<?x") and text.endswith(">"):
+        return memref(dtypes.from_mlir(text[9:-1]))
+    if text.startswith("vector<") and text.endswith(">"):
+        count, _, body = text[7:-1].partition("x")
+        if not count.isdigit():
+            raise AotgradTypeError(f"kernel-level type {text!r} is not understood; vectors have one dimension, as in vector<8xf64>")
+        lanes = int(count)
+    return register(None if body == "index" else dtypes.from_mlir(body), lanes)
+
+
+def as_ktype(t: Any) -> KType:
+    """``t`` itself, or the type that its text means (integers signed); ``AotgradTypeError`` for text that is no kernel-level type."""
+    return t if type(t) is KType else _parse(str(t))
+
+
+class Attr:
+    """An attribute in MLIR's spelling: ``value`` for code generation, ``str()`` for the printer.
+
+    ``kind``: ``number`` (typed by ``type``, dense for vectors), ``symbol`` (``@name``), ``combine`` (``#vector.kind<add>``),
+    ``positions`` (``array<i64: …>``), ``segments`` (``array<i32: …>``).
+    """
+
+    __slots__ = ("kind", "type", "value")
+
+    def __init__(self, kind: str, value: Any, type: KType = INDEX) -> None:
+        self.kind, self.value, self.type = kind, value, type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Attr) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        if self.kind == "symbol":
+            return f"@{self.value}" if str(self.value).isidentifier() else f'@"{self.value}"'
+        if self.kind == "combine":
+            return f"#vector.kind<{self.value}>"
+        if self.kind in ("positions", "segments"):
+            return f"array<{'i64' if self.kind == 'positions' else 'i32'}: {', '.join(map(str, self.value))}>"
+        number = _number(self.value, self.type)
+        return f"dense<{number}> : {self.type}" if self.type.lanes > 1 else number if self.type == "i1" else f"{number} : {self.type}"
+
+
+def _number(value: Any, t: KType) -> str:
+    if t.kind == "b":
+        return "true" if value else "false"
+    if t.kind != "f":
+        return str(int(value))
+    value = float(value)
+    if math.isfinite(value):
+        text = repr(value)
+        mantissa, e, exponent = text.partition("e")
+        return text if not e else f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"
+    code = {64: ">d", 32: ">f", 16: ">e"}[t.bits]
+    return "0x" + struct.pack(code, value).hex().upper()
