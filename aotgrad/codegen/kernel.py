@@ -24,16 +24,16 @@ from ..ir.core import Block, Func, Value
 from ..ir.dims import DimLike
 from .kernel_core import CMPF, CMPI, Index, Loop, constant_of
 from .kernel_core import KernelBuilder as _KernelBuilder
-from .kernel_types import INDEX, Attr, KType, as_ktype, memref, register, with_lanes
+from .kernel_types import INDEX, KType, as_ktype, memref, register, with_lanes
 
 __all__ = [
-    "Attr", "Index", "Kernel", "KernelBuilder", "KType", "Loop", "ScalarBuilder", "as_ktype", "constant_of", "function", "helper", "memref",
+    "Index", "Kernel", "KernelBuilder", "KType", "Loop", "ScalarBuilder", "as_ktype", "constant_of", "function", "helper", "memref",
     "register",
 ]
 
 MLIR_MATH = frozenset((
-    "absf", "acos", "asin", "atan", "atan2", "cbrt", "ceil", "copysign", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor", "fma", "log", "log10", "log1p",
-    "log2", "powf", "round", "roundeven", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"))
+    "absf", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1",
+    "floor", "fma", "log", "log10", "log1p", "log2", "powf", "round", "roundeven", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"))
 _MATH_ALIASES = {"pow": "powf", "abs": "absf"}
 
 
@@ -207,7 +207,7 @@ class ScalarBuilder:
         if name in MLIR_MATH:
             return self.kb.pure("math." + name, ys, t)
         callee = f"ag_{name}_{t.elem}_{t.lanes}"
-        return self.kb.pure("func.call", ys, t, {"callee": Attr("symbol", callee)}, callee)
+        return self.kb.pure("func.call", ys, t, {"callee": callee}, callee)
 
     def cmp(self, predicate: str, x: Value, y: Value) -> Value:
         """``lt le gt ge eq ne`` as a bool; with NaN all are false but ``ne``."""

@@ -12,7 +12,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from ..ir.core import Block, Loc, Op, Value
 from ..ir.dims import Dim, DimLike
-from .kernel_types import INDEX, Attr, KType, as_ktype, memref, register
+from .kernel_types import INDEX, KType, as_ktype, memref, register
 
 __all__ = ["CMPF", "CMPI", "Index", "KernelBuilder", "Loop", "constant_of"]
 
@@ -30,7 +30,7 @@ def constant_of(value: Any) -> Any:
     if isinstance(value, int):
         return value
     op = value.op
-    return op.attrs["value"].value if op is not None and op.name == "arith.constant" else None
+    return op.attrs["value"] if op is not None and op.name == "arith.constant" else None
 
 
 class _Scope:
@@ -111,7 +111,7 @@ class KernelBuilder:
     def constant(self, value: Any, type: KType) -> Value:
         """An ``arith.constant``; a splat for a vector type."""
         number = float(value) if type.kind == "f" else bool(value) if type.kind == "b" else int(value)
-        return self.pure("arith.constant", (), type, {"value": Attr("number", number, type)}, repr(number))
+        return self.pure("arith.constant", (), type, {"value": number}, repr(number))
 
     # ---- index arithmetic -------------------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class KernelBuilder:
 
     def alloca(self, dtype: DType, size: int) -> Value:
         """``size`` elements on the stack, 64-byte aligned, alive until the function returns."""
-        return self.op("memref.alloca", (self.constant(size, INDEX),), (memref(dtype),), {"operandSegmentSizes": Attr("segments", (1, 0)), "alignment": 64}).result
+        return self.op("memref.alloca", (self.constant(size, INDEX),), (memref(dtype),), {"operandSegmentSizes": (1, 0), "alignment": 64}).result
 
     # ---- vectors ----------------------------------------------------------------------------------------------------------------
 
@@ -307,15 +307,15 @@ class KernelBuilder:
 
     def extract(self, v: Value, lane: int) -> Value:
         """One lane."""
-        return self.pure("vector.extract", (v,), register(as_ktype(v.type).dtype), {"static_position": Attr("positions", (lane,))}, lane)
+        return self.pure("vector.extract", (v,), register(as_ktype(v.type).dtype), {"static_position": (lane,)}, lane)
 
     def insert(self, x: Value, v: Value, lane: int) -> Value:
         """``v`` with one lane replaced."""
-        return self.pure("vector.insert", (x, v), as_ktype(v.type), {"static_position": Attr("positions", (lane,))}, lane)
+        return self.pure("vector.insert", (x, v), as_ktype(v.type), {"static_position": (lane,)}, lane)
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         """The chosen lanes of ``a`` followed by ``b``."""
-        return self.pure("vector.shuffle", (a, b), register(as_ktype(a.type).dtype, len(lanes)), {"mask": Attr("positions", tuple(lanes))}, tuple(lanes))
+        return self.pure("vector.shuffle", (a, b), register(as_ktype(a.type).dtype, len(lanes)), {"mask": tuple(lanes)}, tuple(lanes))
 
     def create_mask(self, count: Index, lanes: int) -> Value:
         """The first ``count`` lanes on; none when negative, all when larger."""
@@ -332,11 +332,11 @@ class KernelBuilder:
 
     def any_lane(self, mask: Value) -> Value:
         """Whether a lane of a mask is on."""
-        return self.pure("vector.reduction", (mask,), I1, {"kind": Attr("combine", "or")}, "or")
+        return self.pure("vector.reduction", (mask,), I1, {"kind": "or"}, "or")
 
     def all_lanes(self, mask: Value) -> Value:
         """Whether all lanes of a mask are on."""
-        return self.pure("vector.reduction", (mask,), I1, {"kind": Attr("combine", "and")}, "and")
+        return self.pure("vector.reduction", (mask,), I1, {"kind": "and"}, "and")
 
     # ---- control ----------------------------------------------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class KernelBuilder:
         with self._scope(body, True, loop):
             yield loop
         body.outputs = self._checked(loop, [v.type for v in init], "for")
-        attrs = {"poll": poll} if poll else None
+        attrs = {"ag.poll": poll} if poll else None
         loop.results = list(self.op("scf.for", [*bounds, *init], [v.type for v in init], attrs, (body,)).results)
 
     @contextmanager
@@ -430,7 +430,7 @@ class KernelBuilder:
 
     def call(self, callee: str, operands: Sequence[Value], types: Sequence[KType] = (), attrs: Mapping[str, Any] | None = None) -> list[Value]:
         """``func.call`` of a kernel function of the module or of a function that code generation provides."""
-        return list(self.op("func.call", operands, types, {"callee": Attr("symbol", callee), **(attrs or {})}).results)
+        return list(self.op("func.call", operands, types, {"callee": callee, **(attrs or {})}).results)
 
     def check(self, ok: Value, code: int, location: int, a: Index = 0, b: Index = 0) -> None:
         """Leaves the whole kernel with status ``code`` and info (location, a, b, 0) unless ``ok``."""
@@ -452,7 +452,7 @@ class KernelBuilder:
         assert dtype is not None
         callee = f"ag_gemm_{dtype.mlir}" + (f".{epilogue}" if epilogue else "")
         operands = [*map(self.index, sizes), a[0], *map(self.index, a[1:]), b[0], *map(self.index, b[1:]), c[0], *map(self.index, c[1:]), self.constant(accumulate, I64)]
-        self.call(callee, [*operands, *([] if workspace is None else [workspace]), *captures], (), {"workspace": workspace is not None})
+        self.call(callee, [*operands, *([] if workspace is None else [workspace]), *captures], (), {"ag.workspace": workspace is not None})
 
     def ret(self, *values: Value) -> None:
         """Ends the function; without values, with status 0."""

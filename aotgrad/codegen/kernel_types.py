@@ -1,4 +1,4 @@
-"""Types and attributes of the kernel level: MLIR's text, with what code generation needs to know beside it.
+"""Types of the kernel level: MLIR's text, with what code generation needs to know beside it.
 
 A type is a ``str`` (``f64``, ``vector<8xf64>``, ``memref<?xf64>``, ``index``), so it prints as it stands; ``KType`` adds the element
 dtype, because MLIR's integers have no sign and a bool is ``i1`` in registers and ``i8`` in memory.
@@ -7,15 +7,13 @@ dtype, because MLIR's integers have no sign and a bool is ``i1`` in registers an
 from __future__ import annotations
 
 import functools
-import math
-import struct
 from typing import Any, Final
 
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
 
-__all__ = ["INDEX", "Attr", "KType", "as_ktype", "memref", "register", "with_lanes"]
+__all__ = ["INDEX", "KType", "as_ktype", "memref", "register", "with_lanes"]
 
 
 class KType(str):
@@ -95,49 +93,3 @@ def _parse(text: str) -> KType:
 def as_ktype(t: Any) -> KType:
     """``t`` itself, or the type that its text means (integers signed); ``AotgradTypeError`` for text that is no kernel-level type."""
     return t if type(t) is KType else _parse(str(t))
-
-
-class Attr:
-    """An attribute in MLIR's spelling: ``value`` for code generation, ``str()`` for the printer.
-
-    ``kind``: ``number`` (typed by ``type``, dense for vectors), ``symbol`` (``@name``), ``combine`` (``#vector.kind<add>``),
-    ``positions`` (``array<i64: …>``), ``segments`` (``array<i32: …>``).
-    """
-
-    __slots__ = ("kind", "type", "value")
-
-    def __init__(self, kind: str, value: Any, type: KType = INDEX) -> None:
-        self.kind, self.value, self.type = kind, value, type
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Attr) and str(self) == str(other)
-
-    def __hash__(self) -> int:
-        return hash(str(self))
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        if self.kind == "symbol":
-            return f"@{self.value}" if str(self.value).isidentifier() else f'@"{self.value}"'
-        if self.kind == "combine":
-            return f"#vector.kind<{self.value}>"
-        if self.kind in ("positions", "segments"):
-            return f"array<{'i64' if self.kind == 'positions' else 'i32'}: {', '.join(map(str, self.value))}>"
-        number = _number(self.value, self.type)
-        return f"dense<{number}> : {self.type}" if self.type.lanes > 1 else number if self.type == "i1" else f"{number} : {self.type}"
-
-
-def _number(value: Any, t: KType) -> str:
-    if t.kind == "b":
-        return "true" if value else "false"
-    if t.kind != "f":
-        return str(int(value))
-    value = float(value)
-    if math.isfinite(value):
-        text = repr(value)
-        mantissa, e, exponent = text.partition("e")
-        return text if not e else f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"
-    code = {64: ">d", 32: ">f", 16: ">e"}[t.bits]
-    return "0x" + struct.pack(code, value).hex().upper()
