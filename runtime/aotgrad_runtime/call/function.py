@@ -168,15 +168,15 @@ def make_callable(
     if loaded is not None:
         _link(loaded, made, state)
     source = fallback if wrapped is None else wrapped
+    if wrapped is not None:
+        functools.update_wrapper(made, wrapped)  # inspect.signature follows __wrapped__
+    else:
+        with contextlib.suppress(ValueError, TypeError):
+            made.__signature__ = inspect.signature(fallback)
     made.__name__ = name
     made.__qualname__ = qualname or getattr(source, "__qualname__", name)
     made.__module__ = module or getattr(source, "__module__", __name__)
     made.__doc__ = doc if doc is not None else getattr(source, "__doc__", None)
-    if wrapped is not None:
-        made.__wrapped__ = wrapped  # inspect.signature follows it
-    else:
-        with contextlib.suppress(ValueError, TypeError):
-            made.__signature__ = inspect.signature(fallback)
     result: Function = made
     return result
 

@@ -70,6 +70,10 @@ def _word(address: int) -> int:
     return ctypes.c_int64.from_address(address).value
 
 
+def _int32(address: int) -> int:
+    return ctypes.c_int32.from_address(address).value
+
+
 def _layout_differs() -> str | None:
     """Read the fields the blob reads, and compare with what Python says they are."""
     if object.__basicsize__ != 16 or _word(id(1.0) + OBJECT["type"]) != id(float):
@@ -95,19 +99,20 @@ def _layout_differs() -> str | None:
 
 
 def _array_differs() -> str | None:
+    """As above for arrays; every pointer is compared before it is followed."""
     for array in (np.empty((2, 3, 5), np.float32)[:, ::-1], np.zeros(4, ">i8"), np.array(1.0), np.asfortranarray(np.ones((3, 2)))):
-        base, n = id(array), array.ndim
-        descr = _word(base + ARRAY["descr"])
-        flags = ctypes.c_int32.from_address(base + ARRAY["flags"]).value
-        vectors = [tuple((ctypes.c_int64 * n).from_address(_word(base + ARRAY[f]))) if n else () for f in ("dims", "strides")]
-        byteorder = chr(ctypes.c_int8.from_address(descr + ARRAY["descr_byteorder"]).value)
-        seen = (_word(base + ARRAY["data"]), ctypes.c_int32.from_address(base + ARRAY["nd"]).value, vectors, descr, byteorder, flags & 0x101)
-        told = (
-            array.ctypes.data, n, [array.shape, array.strides], id(array.dtype), array.dtype.byteorder,
-            0x100 * array.flags.aligned + array.flags.c_contiguous,
-        )
-        if seen != told or ctypes.c_int32.from_address(descr + ARRAY["descr_type_num"]).value != array.dtype.num:
+        base, n, dtype = id(array), array.ndim, array.dtype
+        flags = _int32(base + ARRAY["flags"]) & 0x101
+        if _word(base + ARRAY["data"]) != array.ctypes.data or _int32(base + ARRAY["nd"]) != n or _word(base + ARRAY["descr"]) != id(dtype):
             return "an unknown layout of NumPy arrays"
+        if flags != 0x100 * array.flags.aligned + array.flags.c_contiguous:
+            return "unknown flags of NumPy arrays"
+        dims, strides = _word(base + ARRAY["dims"]), _word(base + ARRAY["strides"])
+        if n and (strides - dims != 8 * n or tuple((ctypes.c_int64 * (2 * n)).from_address(dims)) != array.shape + array.strides):
+            return "an unknown layout of the dims of NumPy arrays"
+        byteorder = chr(ctypes.c_uint8.from_address(id(dtype) + ARRAY["descr_byteorder"]).value)
+        if byteorder != dtype.byteorder or _int32(id(dtype) + ARRAY["descr_type_num"]) != dtype.num:
+            return "an unknown layout of NumPy dtypes"
     return None
 
 
