@@ -10,7 +10,6 @@ import weakref
 
 import numpy as np
 import pytest
-
 from aotgrad_runtime import engine, modes, tape
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as T
@@ -286,17 +285,23 @@ def test_freed_behind_an_unneeded_branch_is_no_error():
     assert engine.grad(total(b), a)[0].tolist() == [2, 4]  # b's own node had not run
 
 
-def test_wrong_number_of_gradients():
+@pytest.mark.parametrize(("returned", "text"), [
+    ((None, None), "Bad returned 2 gradients but has 1 inputs"), ((), "Bad returned 0 gradients but has 1 inputs"), (None, "Bad returned a NoneType"),
+    (t([1.0]), "Bad returned a Tensor; its backward must return a tuple"),
+])
+def test_wrong_number_of_gradients(returned, text):
     class Bad(Node):
         __slots__ = ()
 
         def apply(self, cts):
-            return (None, None)
+            return returned
 
     a = leaf(1)
-    with pytest.raises(AotgradRuntimeError, match="Bad returned 2 gradients but has 1 inputs"):
-        T.make_output(a._data, Bad(edges_of((a,)))).backward()
-    assert modes.is_grad_enabled()
+    y = T.make_output(a._data, Bad(edges_of((a,))))
+    for run in (lambda: y.backward(), lambda: engine.grad(y, a), lambda: y.grad_fn(t([1.0]))):
+        with pytest.raises(AotgradRuntimeError, match=text):
+            run()
+    assert modes.is_grad_enabled() and a.grad is None
 
 
 def test_wrong_shape_of_a_gradient():

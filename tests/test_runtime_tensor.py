@@ -11,7 +11,6 @@ import weakref
 
 import numpy as np
 import pytest
-
 from aotgrad_runtime import dtypes, modes, printing
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as T
@@ -460,8 +459,8 @@ from aotgrad_runtime import tensor as T
 from aotgrad_runtime.errors import AotgradError
 x = T.tensor([1.0])
 n = 0
-for f in (lambda: x + 1, lambda: 1 - x, lambda: x @ x, lambda: -x, lambda: x[0], lambda: x == x, lambda: np.sin(x), lambda: np.sum(x), lambda: np.ones(1) * x, lambda: list(x),
-          lambda: x < 2, lambda: 2 ** x, lambda: abs(x)):
+for f in (lambda: x + 1, lambda: 1 - x, lambda: x @ x, lambda: -x, lambda: x[0], lambda: x == x, lambda: np.sin(x), lambda: np.sum(x), lambda: np.ones(1) * x,
+          lambda: list(x), lambda: x < 2, lambda: 2 ** x, lambda: abs(x)):
     try:
         f()
     except AotgradError as e:
@@ -474,22 +473,23 @@ print(n)
 def test_install_once():
     out = run("""
 import numpy as np
-from aotgrad_runtime import tensor as T, install as I
+from aotgrad_runtime import tensor as T
+from aotgrad_runtime.install import OpsTable, install, is_installed
 from aotgrad_runtime.errors import AotgradError
 add = lambda a, b: T.wrap(a._data + b._data)
-for bad in (I.OpsTable(add=3), I.OpsTable(add=add, methods={"_data": add})):
+for bad in (OpsTable(add=3), OpsTable(add=add, methods={"_data": add})):
     try:
-        I.install(bad)
+        install(bad)
     except AotgradError as e:
-        print(str(e).split()[0], I.is_installed())
-I.install(I.OpsTable(add=add, methods={"__add__": add, "double": lambda a: add(a, a)}, array_methods={"double": lambda a: "numpy's"}))
+        print(str(e).split()[0], is_installed())
+install(OpsTable(add=add, methods={"__add__": add, "double": lambda a: add(a, a)}, array_methods={"double": lambda a: "numpy's"}))
 x = T.tensor([1.0])
-print((x + x).tolist(), x.double().tolist(), T.wrap(np.ones(1), T.ArrayTensor).double(), I.is_installed())
+print((x + x).tolist(), x.double().tolist(), T.wrap(np.ones(1), T.ArrayTensor).double(), is_installed())
 y = x
 y += x
 print(y.tolist(), x == y, x == x)
 try:
-    I.install(I.OpsTable(add=add))
+    install(OpsTable(add=add))
 except AotgradError as e:
     print("once" in str(e))
 """)

@@ -5,7 +5,7 @@ Nodes run when every gradient they wait for has arrived, the latest recorded fir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -24,28 +24,28 @@ _BFLOAT16_ONE: Final = 0x3F80
 class _Run:
     """One backward pass: what waits for what, what has arrived, what is wanted."""
 
-    __slots__ = ("buffers", "captured", "create_graph", "keep", "needed", "results", "waiting")
+    __slots__ = ("buffers", "captured", "keep", "needed", "results", "waiting")
 
-    def __init__(self, roots: Sequence[tape.Edge], targets: Sequence[tape.Edge] | None, keep: bool, create_graph: bool) -> None:
-        self.keep, self.create_graph = keep, create_graph
+    def __init__(self, roots: Sequence[tape.Edge], targets: Sequence[tape.Edge] | None, keep: bool) -> None:
+        self.keep = keep
         self.buffers: dict[Node, list[Any]] = {}
         self.captured: dict[Node, list[tuple[int, int]]] = {}  # node: (which output, which result)
         self.results: list[Any] = [None] * len(targets or ())
         self.needed: set[Node] | None = None
         starts = list(dict.fromkeys(node for node, _ in roots if node is not None))
-        self.waiting = _count(starts)
-        if targets is not None:
+        if targets is None:
+            self.waiting = _count(starts)
+        else:
             for place, (node, index) in enumerate(targets):
                 if node is not None:
                     self.captured.setdefault(node, []).append((index, place))
-            self.needed = _needed(starts, self.waiting, self.captured)
-            self.waiting = _count(starts, self.needed)
+            self.waiting, self.needed = _count_towards(starts, self.captured)
         for node in self.waiting if self.needed is None else self.needed:
             if node._saved is _FREED:
-                raise AotgradRuntimeError(tape._FREED_TEXT)
+                raise AotgradRuntimeError(tape.FREED_TEXT)
 
     def put(self, node: Node, index: int, ct: Any) -> None:
-        """Adds a cotangent to what has arrived for an output of ``node``."""
+        """Adds a cotangent, or None, to what has arrived for an output of ``node``."""
         buffer = self.buffers.get(node)
         if buffer is None:
             buffer = self.buffers[node] = [None] * node.outputs
@@ -54,15 +54,12 @@ class _Run:
             buffer[index] = ct if old is None else tape.installed.add(old, ct)
 
 
-def _count(starts: list[Node], needed: set[Node] | None = None) -> dict[Node, int]:
-    """How many gradients each reachable node waits for; with ``needed``, only those from nodes that will run."""
+def _count(starts: list[Node]) -> dict[Node, int]:
+    """How many gradients each reachable node waits for."""
     waiting = dict.fromkeys(starts, 0)
     stack = list(starts)
     while stack:
-        node = stack.pop()
-        if needed is not None and node not in needed:
-            continue
-        for child, _ in node.next_functions:
+        for child, _ in stack.pop().next_functions:
             if child is not None:
                 seen = waiting.get(child)
                 if seen is None:
@@ -73,69 +70,99 @@ def _count(starts: list[Node], needed: set[Node] | None = None) -> dict[Node, in
     return waiting
 
 
-def _needed(starts: list[Node], waiting: dict[Node, int], captured: dict[Node, list[tuple[int, int]]]) -> set[Node]:
-    """The nodes that have to run so that every captured gradient is complete: those from which a captured node can be reached."""
-    left = dict(waiting)
-    order = [node for node in starts if not left[node]]
-    for node in order:  # grows while it is walked: consumers before producers
+def _count_towards(starts: list[Node], captured: Iterable[Node]) -> tuple[dict[Node, int], set[Node]]:
+    """The same for the captured nodes and those that lead to them; and the latter, the nodes that have to run.
+
+    Whatever uses a node that leads to a captured one leads there too, so the counts are those of the whole graph.
+    """
+    users: dict[Node, list[Node]] = {node: [] for node in starts}
+    stack = list(starts)
+    while stack:
+        node = stack.pop()
         for child, _ in node.next_functions:
             if child is not None:
-                left[child] -= 1
-                if not left[child]:
-                    order.append(child)
+                seen = users.get(child)
+                if seen is None:
+                    users[child] = [node]
+                    stack.append(child)
+                else:
+                    seen.append(node)
+    reached = [node for node in captured if node in users]
+    waiting = {node: len(users[node]) for node in reached}
     needed: set[Node] = set()
-    for node in reversed(order):
-        if any(child in captured or child in needed for child, _ in node.next_functions if child is not None):
-            needed.add(node)
-    return needed
+    while reached:
+        for user in users[reached.pop()]:
+            if user not in needed:
+                needed.add(user)
+                if user not in waiting:
+                    waiting[user] = len(users[user])
+                    reached.append(user)
+    return waiting, needed
 
 
 def _run(run: _Run, starts: list[Node]) -> None:
     """The pass itself. ``starts`` hold their seeds already."""
     waiting, buffers, put, keep = run.waiting, run.buffers, run.put, run.keep
-    needed, captured = run.needed, run.captured
+    everything = run.needed is None
     heap: list[tuple[int, Node]] = []
     leaves: list[AccumulateGrad] = []
-
-    def ready(node: Node) -> None:
-        if type(node) is AccumulateGrad:
-            leaves.append(node)
-        else:
-            heappush(heap, (-node._seq, node))
-
-    for node in starts:
-        if not waiting[node]:
-            ready(node)
-    while heap or leaves:
-        if leaves:
-            _finish_leaf(run, leaves.pop(0))
-            continue
+    ready = [node for node in starts if waiting.get(node) == 0]
+    while True:
+        for node in ready:
+            if type(node) is AccumulateGrad:
+                leaves.append(node)
+            else:
+                heappush(heap, (-node._seq, node))
+        for end in leaves:
+            _finish_leaf(run, end)
+        leaves.clear()
+        if not heap:
+            return
         node = heappop(heap)[1]
-        cts: tuple[Any, ...] = tuple(buffers.pop(node))
-        extra = node._extra
-        if extra is not None:
-            cts = tape.run_tensor_hooks(extra, cts)
-        if needed is not None:
-            for index, place in captured.get(node, ()):
-                run.results[place] = cts[index]
-            if node not in needed:
+        cts: Any = tuple(buffers.pop(node))
+        if everything and node._extra is None and cts[0] is not None:
+            if node._saved is _FREED:
+                raise AotgradRuntimeError(tape.FREED_TEXT)
+            grads: Any = node.apply(cts)
+        else:
+            grads = _run_node(run, node, cts)
+            if grads is None:
+                ready = []
                 continue
-        if extra is not None:
-            cts = tape.run_pre_hooks(extra, cts)
-        grads = tape.run_apply(node, cts)
-        if extra is not None:
-            grads = tape.run_post_hooks(extra, grads, cts)
+        edges = node.next_functions
+        if type(grads) is not tuple or len(grads) != len(edges):
+            raise AotgradRuntimeError(tape.wrong_count(node, grads))
         if not keep:
             node.release()
-        for (child, index), ct in zip(node.next_functions, grads):
-            if child is None or (needed is not None and child not in needed and child not in captured):
+        ready = []
+        for (child, index), ct in zip(edges, grads):
+            left = waiting.get(child)  # type: ignore[arg-type]
+            if left is None:  # no gradient wanted there
                 continue
-            put(child, index, ct)
-            left = waiting[child] - 1
-            waiting[child] = left
+            if ct is not None and child not in buffers and child.outputs == 1:  # type: ignore[union-attr]
+                buffers[child] = [ct]  # type: ignore[index]
+            else:
+                put(child, index, ct)  # type: ignore[arg-type]
+            waiting[child] = left = left - 1  # type: ignore[index]
             if not left:
-                ready(child)
-        cts = grads = ct = None  # type: ignore[assignment]  # a leaf takes over a gradient only if nobody else holds it
+                ready.append(child)  # type: ignore[arg-type]
+        cts = grads = ct = None  # a leaf takes over a gradient only if nobody else holds it
+
+
+def _run_node(run: _Run, node: Node, cts: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A node with hooks, captured gradients or zeros: hooks on its outputs, then capture, then the node between its own hooks. None: captured only."""
+    extra = node._extra
+    if extra is not None:
+        cts = tape.run_tensor_hooks(extra, cts)
+    if run.needed is not None:
+        for index, place in run.captured.get(node, ()):
+            run.results[place] = cts[index]
+        if node not in run.needed:
+            return None
+    if extra is not None:
+        cts = tape.run_pre_hooks(extra, cts)
+    grads = tape.run_apply(node, cts)
+    return grads if extra is None else tape.run_post_hooks(extra, grads, cts)
 
 
 def _finish_leaf(run: _Run, node: AccumulateGrad) -> None:
@@ -166,7 +193,7 @@ def _execute(
     tensors: Sequence[Value], seeds: Sequence[Any], targets: Sequence[Value] | None, keep: bool, create_graph: bool,
 ) -> list[Any]:
     roots = [tape.edge_of(t) for t in tensors]
-    run = _Run(roots, None if targets is None else [tape.edge_of(t) for t in targets], keep, create_graph)
+    run = _Run(roots, None if targets is None else [tape.edge_of(t) for t in targets], keep)
     for (node, index), seed in zip(roots, seeds):
         assert node is not None  # checked by _seed
         run.put(node, index, seed)

@@ -24,7 +24,7 @@ class _Flags:
 
     def __init__(self) -> None:
         self.restricted = self.inference = 0
-        self.byte = ctypes.c_uint8(0)  # 1 while restricted > 0; machine code reads it in one load
+        self.byte = bytearray(1)  # 1 while restricted > 0; machine code reads it in one load
         self.lock = threading.RLock()  # re-entrant: the collector may drop a token while another is being made
 
 
@@ -37,18 +37,20 @@ class _Token:
     __slots__ = ("flags", "inference")
 
     def __init__(self, inference: bool) -> None:
-        self.flags, self.inference = flags, inference
-        self._count(1)
-
-    def _count(self, step: int) -> None:
-        f = self.flags
+        f = self.flags = flags
+        self.inference = inference
         with f.lock:
-            f.restricted += step
-            f.inference += step * self.inference
-            f.byte.value = f.restricted > 0
+            f.restricted += 1
+            f.inference += inference
+            f.byte[0] = 1
 
     def __del__(self) -> None:
-        self._count(-1)
+        f = self.flags
+        with f.lock:
+            f.restricted -= 1
+            f.inference -= self.inference
+            if not f.restricted:
+                f.byte[0] = 0
 
 
 class _State(threading.local):
@@ -82,14 +84,13 @@ def is_inference_mode_enabled() -> bool:
 
 def restricted_address() -> int:
     """Address of one byte: 0 while every thread records; else a thread has to ask its own ``state.grad``."""
-    return ctypes.addressof(flags.byte)
+    return ctypes.addressof(ctypes.c_uint8.from_buffer(flags.byte))
 
 
 class _Mode:
     """Context manager and decorator. Subclasses say what mode they want; nesting and reuse of one object are fine."""
 
-    def __init__(self) -> None:
-        self._previous: list[tuple[bool, bool]] = []
+    _previous: tuple[Any, ...] | None = None  # (grad, inference, the one before) of every block entered and not left
 
     def _wanted(self) -> tuple[bool, bool]:
         raise NotImplementedError
@@ -99,11 +100,17 @@ class _Mode:
         return type(self)()
 
     def __enter__(self) -> None:
-        self._previous.append((state.grad, state.inference))
-        set_mode(*self._wanted())
+        grad, inference = self._wanted()
+        self._previous = (state.grad, state.inference, self._previous)
+        set_mode(grad, inference)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        set_mode(*self._previous.pop())
+        self._leave()
+
+    def _leave(self) -> None:
+        assert self._previous is not None
+        grad, inference, self._previous = self._previous
+        set_mode(grad, inference)
 
     def __call__(self, function: F) -> F:
         return _decorate(self.clone, function)
@@ -150,9 +157,6 @@ class _PlainMode(_Mode):
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:
         return object.__new__(cls) if function is None else cls()(function)
 
-    def __init__(self, function: None = None) -> None:
-        super().__init__()
-
 
 class no_grad(_PlainMode):
     """No operation inside records the tape. Context manager, or decorator of functions and generators.
@@ -177,7 +181,6 @@ class set_grad_enabled(_Mode):
     """Switches recording on or off at once, and back at the end of the block when used as a context manager or decorator."""
 
     def __init__(self, mode: bool) -> None:
-        super().__init__()
         self.mode = bool(mode)
         super().__enter__()
         self._entered = False
@@ -196,7 +199,7 @@ class set_grad_enabled(_Mode):
     def __call__(self, function: F) -> F:
         if not self._entered:  # as a decorator it must not switch the mode of the code around
             self._entered = True
-            set_mode(*self._previous.pop())
+            self._leave()
         return super().__call__(function)
 
     def __repr__(self) -> str:
@@ -207,7 +210,6 @@ class _Given(_Mode):
     """The mode of given values; None keeps what is there."""
 
     def __init__(self, grad: bool | None, inference: bool | None) -> None:
-        super().__init__()
         self._grad, self._inference = grad, inference
 
     def _wanted(self) -> tuple[bool, bool]:
@@ -222,7 +224,6 @@ class inference_mode(_Mode):
         return object.__new__(cls) if isinstance(mode, bool) else cls()(mode)
 
     def __init__(self, mode: bool = True) -> None:
-        super().__init__()
         self.mode = mode
 
     def _wanted(self) -> tuple[bool, bool]:

@@ -171,7 +171,7 @@ class _Freed:
 
 
 FREED: Final = _Freed()
-_FREED_TEXT: Final = (
+FREED_TEXT: Final = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values of "
     "the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if "
     "you need to access saved tensors after calling backward."
@@ -224,7 +224,7 @@ class Node:
     def saved(self) -> Any:
         """What the node saved; raises ``AotgradRuntimeError`` after it was freed."""
         if self._saved is FREED:
-            raise AotgradRuntimeError(_FREED_TEXT)
+            raise AotgradRuntimeError(FREED_TEXT)
         return self._saved
 
     def __call__(self, *cts: Any) -> Any:
@@ -275,14 +275,21 @@ def node_extra_of(node: Node) -> NodeExtra:
 def run_apply(node: Node, cts: tuple[Any, ...]) -> tuple[Any, ...]:
     """``node.apply`` with what everyone who runs a node must check."""
     if node._saved is FREED:
-        raise AotgradRuntimeError(_FREED_TEXT)
-    if not node.takes_none and all(ct is None for ct in cts):
+        raise AotgradRuntimeError(FREED_TEXT)
+    if not node.takes_none and not any(ct is not None for ct in cts):
         return (None,) * len(node.next_functions)
     grads = node.apply(cts)
-    if len(grads) != len(node.next_functions):
-        raise AotgradRuntimeError(
-            f"{node.name} returned {len(grads)} gradients but has {len(node.next_functions)} inputs; its backward must return one per input, None where there is none")
+    if type(grads) is not tuple or len(grads) != len(node.next_functions):
+        raise AotgradRuntimeError(wrong_count(node, grads))
     return grads
+
+
+def wrong_count(node: Node, grads: Any) -> str:
+    """The message for a node that returned no tuple, or too few or too many gradients."""
+    if type(grads) is not tuple:
+        return f"{node.name} returned a {type(grads).__name__}; its backward must return a tuple with one gradient per input, None where there is none"
+    return (f"{node.name} returned {len(grads)} gradients but has {len(node.next_functions)} inputs; its backward must return one per input, None where there "
+            "is none")
 
 
 class AccumulateGrad(Node):
