@@ -46,7 +46,8 @@ def attempt(inst, args, scratch):
     if unlikely(allocate(inst, scratch) == 0):
         release_held(inst, scratch)
         return 0
-    block = stack(64)
+    block = stack(CALL_SIZE)
+    clear_info(block)
     i64[block + CALL.ptrs] = scratch
     i64[block + CALL.sizes] = scratch + i64[inst + INSTANCE.off_syms]
     i64[block + CALL.workspace] = 0
@@ -357,6 +358,14 @@ def results_tuple(inst, scratch, out, obj, nouts):
     return tuple
 
 
+def clear_info(block):
+    i64[block + CALL.info0] = 0
+    i64[block + CALL.info1] = 0
+    i64[block + CALL.info2] = 0
+    i64[block + CALL.info3] = 0
+    return 0
+
+
 @noinline
 def failed(inst, code, block, retry):
     """A kernel's non-zero code: the exception already set, or what ``on_error(code, info)`` raises or returns; its NotImplemented means ``retry``."""
@@ -570,7 +579,8 @@ def prebound(self, args, nargsf, kwnames):
     if unlikely(inst == 0):
         call(T.PyErr_SetString, i64[T.PyExc_RuntimeError], T.msg_no_fallback)
         return 0
-    block = stack(64)
+    block = stack(CALL_SIZE)
+    clear_info(block)
     i64[block + CALL.ptrs] = i64[self + FUNCTION.ptrs]
     i64[block + CALL.sizes] = i64[self + FUNCTION.syms]
     i64[block + CALL.workspace] = 0

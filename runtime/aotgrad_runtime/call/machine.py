@@ -5,9 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import platform
 import sys
-import sysconfig
 import threading
 import time
 import types
@@ -57,11 +55,11 @@ def unusable() -> str | None:
         return "AOTGRAD_NO_TRAMPOLINE is set"
     if sys.implementation.name != "cpython":
         return f"{sys.implementation.name} is not CPython"
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64") or ctypes.sizeof(ctypes.c_void_p) != 8:
-        return f"no machine code for {sys.platform} on {platform.machine()}"
-    if not (3, 10) <= sys.version_info[:2] <= (3, 14):
+    if sys.platform != "linux" or os.uname().machine != "x86_64" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return f"no machine code for {sys.platform} on {os.uname().machine if hasattr(os, 'uname') else 'this machine'}"
+    if not (3, 10) <= sys.version_info[:2] <= (3, 13):
         return f"Python {sys.version.split()[0]} has not been checked"
-    if sysconfig.get_config_var("Py_GIL_DISABLED") or hasattr(sys, "gettotalrefcount"):
+    if sys.abiflags or hasattr(sys, "gettotalrefcount"):  # "t" and "d": other object headers
         return "a free-threaded or debug build of Python"
     return _layout_differs()
 
