@@ -121,7 +121,7 @@ def test_backward_accumulates_into_leaves():
     assert a.grad.tolist() == [9, 16] and b.grad.tolist() == [6, 16]
     first = a.grad
     total(mul(a, a)).backward()
-    assert a.grad is first and a.grad.tolist() == [11, 20] and a.grad._version == 0
+    assert a.grad is first and a.grad.tolist() == [11, 20] and a.grad._version == 1
     assert not a.grad.requires_grad and a.grad.is_leaf
 
 
@@ -277,6 +277,21 @@ def test_freed_graph():
     z.backward()
 
 
+def test_a_graph_freed_by_a_hook_while_it_is_walked():
+    class Raw(Node):
+        __slots__ = ()
+
+        def apply(self, cts):
+            return (self._saved[0],)  # does not look whether it was freed
+
+    a = leaf(1, 2)
+    inner = T.make_output(a._data, Raw(edges_of((a,)), (t([1.0, 1.0]),)))
+    y = add(inner, inner)
+    y.register_hook(lambda g: engine.grad(inner, a, t([1.0, 1.0])) and None)
+    with pytest.raises(AotgradRuntimeError, match="a second time"):
+        y.backward(t([1.0, 1.0]))
+
+
 def test_freed_behind_an_unneeded_branch_is_no_error():
     a = leaf(1, 2)
     b = mul(a, a)
@@ -375,6 +390,18 @@ def test_hook_order_is_torchs():
     total(b).backward()
     assert log == [("first", [1, 1]), ("pre", [10, 10]), ("post", [20, 20], [10, 10])]
     assert b.grad.tolist() == [10, 10] and a.grad.tolist() == [20, 20] and b.retains_grad
+
+
+def test_retained_gradients_add_up_in_a_new_tensor():
+    a = leaf(1, 2)
+    b = mul(a, a)
+    b.retain_grad()
+    b.retain_grad()
+    y = total(b)
+    y.backward(retain_graph=True)
+    first = b.grad
+    y.backward()
+    assert first.tolist() == [1, 1] and b.grad.tolist() == [2, 2]
 
 
 def test_leaf_hooks():

@@ -16,7 +16,7 @@ from .dtypes import DType
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
-    "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "Value", "VersionCell", "accumulate", "edge_of",
+    "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "Value", "VersionCell", "accumulate", "cell_of", "edge_of",
     "edges_of", "extra_of", "installed", "node_extra_of",
 ]
 
@@ -140,6 +140,14 @@ def extra_of(value: Value) -> Extra:
     if extra is None:
         extra = value._extra = Extra()
     return extra
+
+
+def cell_of(value: Value) -> VersionCell:
+    """The value's version counter, made at first need."""
+    extra = extra_of(value)
+    if extra.cell is None:
+        extra.cell = VersionCell()
+    return extra.cell
 
 
 class NodeExtra:
@@ -428,8 +436,7 @@ def _add_in_place(grad: Value, ct: Value) -> None:
         grad._data = np.array(installed.add(grad, ct)._data)
     else:
         np.add(grad._data, ct._data, out=grad._data)
-    if grad._extra is not None and grad._extra.cell is not None:
-        grad._extra.cell.version += 1
+    cell_of(grad).version += 1
 
 
 def accumulate(variable: Any, box: list[Any]) -> None:
@@ -449,6 +456,8 @@ def accumulate(variable: Any, box: list[Any]) -> None:
     elif old is None:
         del ct
         extra.grad = _owned(box, variable)
+    elif variable._node is not None:  # an intermediate that retains its gradient gets a new tensor, as in PyTorch
+        extra.grad = installed.add(old, ct)
     else:
         _add_in_place(old, ct)
 

@@ -16,7 +16,7 @@ from . import memory_format as mf
 from .arrays import DTYPES, decode, defaults, get_default_dtype, set_default_dtype
 from .dtypes import DType
 from .errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
-from .tape import Extra, Node, RemovableHandle, Value, VersionCell
+from .tape import Extra, Node, RemovableHandle, Value
 
 __all__ = [
     "ArrayTensor", "Size", "Tensor", "as_tensor", "from_dlpack", "from_numpy", "get_default_dtype", "make_output", "make_view", "set_default_dtype", "tensor",
@@ -267,7 +267,7 @@ class Tensor(Value):
     def detach(self) -> Any:
         """The same memory without a graph; in-place changes of one are seen and counted by the other."""
         out = self._wrap(self._data)
-        tape.extra_of(out).cell = self._version_cell()
+        tape.extra_of(out).cell = tape.cell_of(self)
         if self.is_inference():
             out._extra.inference = True
         return out
@@ -294,12 +294,6 @@ class Tensor(Value):
             raise AotgradRuntimeError(f"data set to a tensor that requires gradients must be floating point or complex dtype, not {value._dtype.name}")
         self._data = value._data
 
-    def _version_cell(self) -> VersionCell:
-        extra = tape.extra_of(self)
-        if extra.cell is None:
-            extra.cell = VersionCell()
-        return extra.cell
-
     @property
     def _version(self) -> int:
         """How often the memory was changed in place, through this tensor or any other that shares it."""
@@ -309,7 +303,7 @@ class Tensor(Value):
         return 0 if extra is None or extra.cell is None else extra.cell.version
 
     def _bump_version(self) -> None:
-        self._version_cell().version += 1
+        tape.cell_of(self).version += 1
 
     @property
     def _base(self) -> Any:
@@ -586,7 +580,7 @@ def make_view(data: Array, base: Any, node: Node | None = None, index: int = 0) 
         out._node, out._index, out._requires_grad = node, index, True
     extra = tape.extra_of(out)
     extra.base = base if base._base is None else base._base
-    extra.cell = base._version_cell()
+    extra.cell = tape.cell_of(base)
     extra.inference = base.is_inference()
     return out
 
