@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradError, AotgradValueError
@@ -21,7 +20,10 @@ from aotgrad_runtime.errors import AotgradError, AotgradValueError
 from . import dims
 from .types import Layout, TensorType
 
-__all__ = ["Raw", "attr_text", "complex_from_text", "dense_from_text", "float_bits", "float_text", "layout_from_text", "layout_text", "quote", "type_from_text", "unquote"]
+__all__ = [
+    "Raw", "attr_text", "complex_from_text", "dense_from_text", "float_bits", "float_text", "kernel_attr_text", "key_text", "layout_from_text", "layout_text", "quote",
+    "type_from_text", "unquote",
+]
 
 INLINE_ELEMENTS: Final = 16  # larger constant arrays print as the hex of their bytes
 
@@ -306,7 +308,7 @@ def _inner(value: Any) -> str:
         value = value.item()
     for kind, form in _FORMS:
         if isinstance(value, kind):
-            return form(value)
+            return str(form(value))
     return f"#ag.opaque<{quote(repr(value))}>"
 
 

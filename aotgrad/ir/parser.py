@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -111,8 +111,8 @@ def _parser() -> tuple[Any, _Actions]:
 _WORDS: Final = {
     "SSA": "a value (%0)", "STRING": 'a string ("...")', "NAME": "an attribute name", "INT": "an integer", "FLOAT": "a float", "HEX": "a hex number", "TYPE": "a type",
     "HASH": "an attribute (#ag.dim<n>)", "DENSE": "dense<...>", "ARRAY": "array<...>", "SYMBOL": "a symbol (@name)", "BLOCK": "a block header (^bb0)", "LPAR": "'('",
-    "RPAR": "')'", "LBRACE": "'{'", "RBRACE": "'}'", "COLON": "':'", "COMMA": "','", "EQUAL": "'='", "LSQB": "'['", "RSQB": "']'", "LOC": "loc", "UNIT": "unit", "TRUE": "true",
-    "FALSE": "false", "UNKNOWN": "unknown", "$END": "the end of the text"}
+    "RPAR": "')'", "LBRACE": "'{'", "RBRACE": "'}'", "COLON": "':'", "COMMA": "','", "EQUAL": "'='", "LSQB": "'['", "RSQB": "']'",
+    "LOC": "loc", "UNIT": "unit", "TRUE": "true", "FALSE": "false", "UNKNOWN": "unknown", "$END": "the end of the text"}
 
 
 def _syntax_error(error: Any, text: str, file: str) -> ParseError:
@@ -148,10 +148,12 @@ class _Typed:
 
 
 class _Region:
-    __slots__ = ("block", "end", "token")
+    """A region that is closed; ``funcs`` are those found in it (of builtin.module)."""
 
-    def __init__(self, block: Block, end: _End | None, token: Any) -> None:
-        self.block, self.end, self.token = block, end, token
+    __slots__ = ("block", "end", "funcs")
+
+    def __init__(self, block: Block, end: _End | None, funcs: list[Func]) -> None:
+        self.block, self.end, self.funcs = block, end, funcs
 
 
 class _Actions:
@@ -209,7 +211,8 @@ class _Actions:
 
     def region(self, c: list[Any]) -> _Region:
         self.scopes.pop()
-        block, end, token = Block(), None, None
+        block, end = Block(), None
+        funcs: list[Func] = []
         block.args = c[1] or []
         for item in c[2:]:
             if end is not None:
@@ -220,8 +223,8 @@ class _Actions:
             elif isinstance(item, Op):
                 block.ops.append(item)
             else:
-                raise ParseError(f"{self.file}: a function stands inside another op")
-        return _Region(block, end, token)
+                funcs.extend(item if isinstance(item, list) else [item])
+        return _Region(block, end, funcs)
 
     def regions(self, c: list[Any]) -> list[_Region]:
         return c
@@ -242,7 +245,7 @@ class _Actions:
         if name == "func.func":
             return self.function(token, properties or {}, regions or [], attributes or {})
         if name == "builtin.module":
-            return [f for r in regions or () for f in r.block.ops]
+            return [f for r in regions or () for f in r.funcs]
         values = [self.lookup(t) for t in operands] if operands else []
         self.check_types(token, name, "operand", [v.type for v in values], in_types)
         if name in _ENDS:
@@ -313,6 +316,8 @@ class _Actions:
         short = name[3:] if name.startswith("ag.") else name
         out = []
         for i, r in enumerate(regions):
+            if r.funcs:
+                self.fail(token, f"function {r.funcs[0].name!r} stands inside {name}")
             if r.end is None and name == "scf.if" and i == 1 and not r.block.ops:
                 continue
             want = terminator(Op(short, (), ()), i)
@@ -325,7 +330,7 @@ class _Actions:
 
     def function(self, token: Any, properties: dict[str, Any], regions: Sequence[_Region], attributes: dict[str, Any]) -> Any:
         name, kind = properties.get("sym_name"), properties.get("function_type")
-        if not isinstance(name, str) or not isinstance(kind, _FunctionType) or len(regions) != 1:
+        if not isinstance(name, str) or not isinstance(kind, _FunctionType) or len(regions) != 1 or regions[0].funcs:
             self.fail(token, '"func.func" needs <{function_type = (...) -> ..., sym_name = "..."}> and one region')
         block, end = regions[0].block, regions[0].end
         if end is None and not block.ops and not block.args:
