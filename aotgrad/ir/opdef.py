@@ -137,7 +137,7 @@ Lowering = Union[Scalar, Index, Reduce, View, Kernel]
 class Front:
     """The public face. ``signature`` is torch's; ``canon(b, *args, **kw)`` turns public arguments into ops (None: promote, broadcast, emit).
 
-    ``promote``: "float" (ints become float), "arith", "compare", "bool", "none". ``np``: names of NumPy functions and ufuncs it serves;
+    ``tensors``: the parameters that are arrays (default: as many of the first as the op has operands). ``promote``: "float" (ints become float), "arith", "compare", "bool", "where", "contract" (common dtype, no broadcasting), "none". ``np``: names of NumPy functions and ufuncs it serves;
     ``np_signature`` where NumPy's argument order or defaults differ; ``np_canon`` likewise.
     """
 
@@ -153,6 +153,7 @@ class Front:
     functional: bool = False
     aliases: tuple[str, ...] = ()
     operator: tuple[str, ...] = ()
+    tensors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
-from ..opdef import Bilinear, Kernel, OpDef, Sample, register
+from .. import dims
+from ..opdef import REQUIRED, Bilinear, Composite, Front, Kernel, OpDef, Sample, register
 from ..types import TensorType
 
 
@@ -36,3 +38,201 @@ def _samples() -> Iterable[Sample]:
 register(OpDef(
     "dot", "Matrix product of the last two dims, batched over equal leading dims.", ("a", "b"), _dot_rule, np.matmul,
     Bilinear((lambda b, ct, other, op: b.dot(ct, _swap(b, other)), lambda b, ct, other, op: b.dot(_swap(b, other), ct))), Kernel("dot"), samples=_samples))
+
+
+# ---- matmul and its kin: written with dot -------------------------------------------------------------------------------------------
+
+def _matmul_body(b: Any, x: Any, y: Any) -> Any:
+    """NumPy's rank rules: vectors gain a dim that is dropped again, leading dims broadcast."""
+    rx, ry = len(x.type.shape), len(y.type.shape)
+    if rx == 0 or ry == 0:
+        raise AotgradValueError("matmul: operands need at least one dimension; use * for scalars")
+    left = b.to_shape(x, (1, *x.type.shape)) if rx == 1 else x
+    right = b.to_shape(y, (*y.type.shape, 1)) if ry == 1 else y
+    rank = max(len(left.type.shape), len(right.type.shape))
+    if len(right.type.shape) == 2 and rank > 2:  # one matrix for all rows of all batches: a single product
+        rows: Any = 1
+        for d in left.type.shape[:-1]:
+            rows = rows * d
+        out = b.dot(b.to_shape(left, (rows, left.type.shape[-1])), right)
+        out = b.to_shape(out, (*left.type.shape[:-1], right.type.shape[-1]))
+    else:
+        lead = _join_leading(b, left.type.shape[:-2], right.type.shape[:-2])
+        out = b.dot(b.expand(left, (*lead, *left.type.shape[-2:])), b.expand(right, (*lead, *right.type.shape[-2:])))
+    shape = list(out.type.shape)
+    if ry == 1:
+        shape.pop()
+    if rx == 1:
+        shape.pop(-1 if ry == 1 else -2)
+    return b.to_shape(out, tuple(shape))
+
+
+def _join_leading(b: Any, x: Sequence[Any], y: Sequence[Any]) -> tuple[Any, ...]:
+    rank = max(len(x), len(y))
+    xs, ys = [1] * (rank - len(x)) + list(x), [1] * (rank - len(y)) + list(y)
+    return tuple(q if p == 1 else p for p, q in zip(xs, ys))
+
+
+def _matmul_canon(b: Any, x: Any, y: Any) -> Any:
+    """Sizes that meet are joined first, so that symbols become equal before the types are checked."""
+    if x.type.shape and y.type.shape:
+        inner = b.join(x.type.shape[-1], y.type.shape[0 if len(y.type.shape) == 1 else -2], "matmul: the inner sizes")
+        x, y = b.with_size(x, -1, inner), b.with_size(y, 0 if len(y.type.shape) == 1 else -2, inner)
+        for p, q in zip(reversed(x.type.shape[:-2]), reversed(y.type.shape[:-2])):
+            b.join(p, q)
+    return b.matmul(x, y)
+
+
+def _matmul_samples() -> Iterable[Sample]:
+    rng = np.random.default_rng(12)
+    for sa, sb in (((3, 4), (4, 2)), ((4,), (4, 2)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 2)), ((2, 3, 4), (2, 4, 2)), ((3, 4), (2, 4, 2)), ((2, 1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,))):
+        yield Sample((rng.normal(size=sa), rng.normal(size=sb)), name=f"{sa}{sb}")
+
+
+def _ranks(name: str, rx: int, ry: int) -> Any:
+    def canon(b: Any, x: Any, y: Any) -> Any:
+        if (len(x.type.shape), len(y.type.shape)) != (rx, ry):
+            raise AotgradValueError(f"{name} takes operands of rank {rx} and {ry}, not {len(x.type.shape)} and {len(y.type.shape)}; use matmul for other ranks")
+        return _matmul_canon(b, x, y)
+
+    return canon
+
+
+register(OpDef("matmul", "Matrix product with NumPy's rank rules.", ("x", "y"), None, None, Composite(_matmul_body), samples=_matmul_samples,
+               front=Front("matmul(input, other)", _matmul_canon, "contract", ("matmul",), operator=("__matmul__", "__rmatmul__"))))
+
+
+def _product_alias(name: str, doc: str, rx: int, ry: int, np_names: tuple[str, ...] = ()) -> None:
+    register(OpDef(name, doc, ("x", "y"), None, None, Composite(_matmul_body), samples=lambda: (s for s in _matmul_samples() if (s.operands[0].ndim, s.operands[1].ndim) == (rx, ry)),
+                   front=Front(f"{name}(input, other)", _ranks(name, rx, ry), "contract", np_names)))
+
+
+_product_alias("mm", "Matrix times matrix.", 2, 2)
+_product_alias("mv", "Matrix times vector.", 2, 1)
+_product_alias("bmm", "Batched matrix product.", 3, 3)
+_product_alias("inner", "Inner product of two vectors (torch's dot).", 1, 1, ("vdot",))
+
+
+def _outer_canon(b: Any, x: Any, y: Any) -> Any:
+    n, m = x.type.size, y.type.size
+    if b.torch and (len(x.type.shape), len(y.type.shape)) != (1, 1):
+        raise AotgradValueError("outer takes two vectors")
+    return b.outer(b.to_shape(x, (n,)), b.to_shape(y, (m,)))
+
+
+def _outer_body(b: Any, x: Any, y: Any) -> Any:
+    shape = (x.type.shape[0], y.type.shape[0])
+    return b.mul(b.broadcast(x, shape=shape, dims=(0,)), b.broadcast(y, shape=shape, dims=(1,)))
+
+
+register(OpDef("outer", "All products of elements of two vectors.", ("x", "y"), None, None, Composite(_outer_body), samples=lambda: (Sample((np.arange(3.0), np.arange(1.0, 3.0)), name="3x2"),),
+               front=Front("outer(input, vec2)", _outer_canon, "contract", ("outer",), aliases=("ger",))))
+
+
+# ---- einsum -------------------------------------------------------------------------------------------------------------------------
+
+def _parse_einsum(spec: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Index letters per operand and of the result, ellipses replaced by capital letters that the spec does not use."""
+    text = spec.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        raise AotgradValueError(f"einsum {spec!r} names {len(terms)} operands, {len(ranks)} were given")
+    spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
+    widest = max([rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks) if "..." in t], default=0)
+    dots = "".join(spare[:widest])
+    out = []
+    for t, rank in zip(terms, ranks):
+        width = rank - len(t.replace("...", ""))
+        full = t.replace("...", dots[len(dots) - width:] if width > 0 else "")
+        if len(full) != rank or not full.isalpha() and full:
+            raise AotgradValueError(f"einsum {spec!r}: operand {t!r} does not fit an array of rank {rank}")
+        out.append(full)
+    if arrow:
+        result = right.replace("...", dots)
+    else:
+        letters = "".join(out)
+        result = dots + "".join(sorted(c for c in set(letters) if letters.count(c) == 1 and c not in dots))
+    if len(set(result)) != len(result) or any(c not in "".join(out) for c in result):
+        raise AotgradValueError(f"einsum {spec!r}: the result {right!r} repeats an index or names one that no operand has")
+    return out, result
+
+
+def _diagonal_of(b: Any, x: Any, term: str) -> tuple[Any, str]:
+    """Repeated letters in one term: keep the diagonal, by a mask and a sum (its adjoint is the mask again)."""
+    from_left = 0
+    while from_left < len(term):
+        c = term[from_left]
+        again = term.find(c, from_left + 1)
+        if again < 0:
+            from_left += 1
+            continue
+        shape = x.type.shape
+        on = b.eq(b.iota(shape=shape, dim=from_left, dtype=int64), b.iota(shape=shape, dim=again, dtype=int64))
+        x = b.sum(b.where(on, x, b.full_like(x, 0)), dims=(again,))
+        term = term[:again] + term[again + 1:]
+    return x, term
+
+
+def _drop_unused(b: Any, x: Any, term: str, keep: str) -> tuple[Any, str]:
+    gone = tuple(i for i, c in enumerate(term) if c not in keep)
+    return (b.sum(x, dims=gone) if gone else x), "".join(c for c in term if c in keep)
+
+
+def _pair(b: Any, x: Any, tx: str, y: Any, ty: str, keep: str) -> tuple[Any, str]:
+    """Contracts two terms: batch letters (in both and kept), rows, columns, and summed letters, as one dot."""
+    both = [c for c in tx if c in ty]
+    batch, summed = [c for c in both if c in keep], [c for c in both if c not in keep]
+    rows, cols = [c for c in tx if c not in ty], [c for c in ty if c not in tx]
+    size = {**dict(zip(ty, y.type.shape)), **dict(zip(tx, x.type.shape))}
+    size.update({c: s for c, s in zip(ty, y.type.shape) if size[c] == 1})
+    x = b.expand(b.to_perm(x, [tx.index(c) for c in (*batch, *rows, *summed)]), tuple(size[c] for c in (*batch, *rows, *summed)))
+    y = b.expand(b.to_perm(y, [ty.index(c) for c in (*batch, *summed, *cols)]), tuple(size[c] for c in (*batch, *summed, *cols)))
+    m, k, n = (dims.product(size[c] for c in group) for group in (rows, summed, cols))
+    lead = tuple(size[c] for c in batch)
+    out = b.dot(b.to_shape(x, (*lead, m, k)), b.to_shape(y, (*lead, k, n))) if summed or not batch else None
+    if out is None:  # nothing is summed: a broadcast product
+        full = (*batch, *rows, *cols)
+        shape = tuple(size[c] for c in full)
+        x = b.broadcast(x, shape=shape, dims=tuple(full.index(c) for c in (*batch, *rows)))
+        y = b.broadcast(y, shape=shape, dims=tuple(full.index(c) for c in (*batch, *cols)))
+        return b.mul(x, y), "".join(full)
+    return b.to_shape(out, (*lead, *(size[c] for c in rows), *(size[c] for c in cols))), "".join((*batch, *rows, *cols))
+
+
+def _einsum_body(b: Any, *xs: Any, spec: str) -> Any:
+    terms, result = _parse_einsum(spec, [len(x.type.shape) for x in xs])
+    work = [_diagonal_of(b, x, t) for x, t in zip(xs, terms)]
+    while len(work) > 1:
+        (x, tx), (y, ty), *rest = work
+        keep = result + "".join(t for _, t in rest)
+        x, tx = _drop_unused(b, x, tx, keep + ty)
+        y, ty = _drop_unused(b, y, ty, keep + tx)
+        work = [_pair(b, x, tx, y, ty, keep), *rest]
+    x, tx = _drop_unused(b, *work[0], result)
+    return b.to_perm(x, [tx.index(c) for c in result])
+
+
+def _einsum_canon(b: Any, spec: str, *xs: Any) -> Any:
+    terms, _ = _parse_einsum(spec, [len(x.type.shape) for x in xs])
+    sizes: dict[str, Any] = {}
+    for x, t in zip(xs, terms):
+        for c, n in zip(t, x.type.shape):
+            sizes[c] = b.join(sizes[c], n, f"einsum {spec!r}: sizes of index {c!r}") if c in sizes else n
+    fitted = []
+    for x, t in zip(xs, terms):
+        for i, c in enumerate(t):
+            x = b.with_size(x, i, sizes[c])
+        fitted.append(x)
+    return b.emit("einsum", fitted, {"spec": spec})[0]
+
+
+def _einsum_samples() -> Iterable[Sample]:
+    rng = np.random.default_rng(13)
+    for spec, *shapes in (("ij,jk->ik", (2, 3), (3, 4)), ("bij,bjk->bik", (2, 2, 3), (2, 3, 2)), ("ii->i", (3, 3)), ("ij->ji", (2, 3)), ("ij->", (2, 3)), ("i,j->ij", (2,), (3,)),
+                          ("...ij,jk->...ik", (2, 2, 3), (3, 2)), ("ij,ij->i", (2, 3), (2, 3)), ("ab,bc,cd->ad", (2, 3), (3, 2), (2, 4)), ("i,i->i", (3,), (3,)), ("ii", (3, 3))):
+        yield Sample(tuple(rng.normal(size=s) for s in shapes), {"spec": spec}, spec)
+
+
+register(OpDef("einsum", "Einstein summation: indices that the result does not name are summed.", ("xs*",), None, None, Composite(_einsum_body), attrs={"spec": REQUIRED}, samples=_einsum_samples,
+               front=Front("einsum(equation, *operands)", _einsum_canon, "contract", ("einsum",), method=False, tensors=("operands",))))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import bool_, int64
+from aotgrad_runtime.dtypes import as_dtype, bool_, float64, int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
-from ..opdef import REQUIRED, Composite, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
+from ..opdef import REQUIRED, Composite, Front, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
 from ..types import TensorType
-from .common import drop_dims
+from .common import drop_dims, norm_dim, norm_dims
 
 Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
@@ -20,6 +20,146 @@ Attrs = Mapping[str, Any]
 
 def _x(*shape: int, seed: int = 4) -> Any:
     return np.random.default_rng(seed).normal(size=shape)
+
+
+# ---- public faces ---------------------------------------------------------------------------------------------------------------
+
+class Extremum(NamedTuple):
+    """What max and min along a dim return."""
+
+    values: Any
+    indices: Any
+
+
+def _finish(b: Any, x: Any, out: Any, dims: Sequence[int], keepdim: bool) -> Any:
+    if not keepdim:
+        return out
+    return b.to_shape(out, tuple(1 if d in dims else n for d, n in enumerate(x.type.shape)))
+
+
+def _accumulator(b: Any, x: Any, dtype: Any) -> Any:
+    """Sums of bools and integers are int64, as in NumPy and torch."""
+    if dtype is not None:
+        return b.to_dtype(x, as_dtype(dtype))
+    return x if x.type.dtype.kind in "fc" else b.to_dtype(x, int64)
+
+
+def _floats(b: Any, x: Any, dtype: Any, what: str) -> Any:
+    if dtype is not None:
+        return b.to_dtype(x, as_dtype(dtype))
+    if x.type.dtype.kind in "fc":
+        return x
+    if b.torch:
+        raise AotgradTypeError(f"{what}: the input is {x.type.dtype.name}, a floating-point dtype is needed; pass dtype= or convert it first")
+    return b.to_dtype(x, float64)
+
+
+def _sum_like(name: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+        x, dims = _accumulator(b, x, dtype), norm_dims(dim, len(x.type.shape))
+        return _finish(b, x, b.emit(name, [x], {"dims": dims})[0], dims, keepdim)
+
+    return canon
+
+
+def _float_like(name: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+        x, dims = _floats(b, x, dtype, name), norm_dims(dim, len(x.type.shape))
+        return _finish(b, x, b.emit(name, [x], {"dims": dims})[0], dims, keepdim)
+
+    return canon
+
+
+def _variance_like(name: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, unbiased: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
+        x, dims = _floats(b, x, None, name), norm_dims(dim, len(x.type.shape))
+        given = correction if correction is not None else (None if unbiased is None else int(unbiased))
+        free = (1 if b.torch else 0) if given is None else given
+        return _finish(b, x, b.emit(name, [x], {"dims": dims, "correction": free})[0], dims, keepdim)
+
+    return canon
+
+
+def _variance_np(name: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, dtype: Any = None, out: Any = None, correction: Any = 0, keepdim: bool = False) -> Any:
+        return _variance_like(name)(b, x if dtype is None else b.to_dtype(x, as_dtype(dtype)), dim, None, correction, keepdim)
+
+    return canon
+
+
+def _pick(b: Any, x: Any, index: Any, dim: int) -> Any:
+    """The element of x at ``index`` along ``dim``: the derivative goes there alone."""
+    shape = x.type.shape
+    at = b.eq(b.iota(shape=shape, dim=dim, dtype=int64), b.keep_dims(index, x, (dim,)))
+    return b.sum(b.where(at, x, b.full_like(x, 0)), dims=(dim,))
+
+
+def _extremum_front(arg: str, full: str, pair: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            return b.emit(full, [x], {"dims": tuple(range(len(x.type.shape)))})[0]
+        d = norm_dim(dim, len(x.type.shape))
+        index = b.emit(arg, [x], {"dim": d})[0]
+        values = _pick(b, x, index, d) if x.type.dtype.kind == "f" else b.emit(full, [x], {"dims": (d,)})[0]
+        return Extremum(_finish(b, x, values, (d,), keepdim), _finish(b, x, index, (d,), keepdim))
+
+    return canon
+
+
+def _extremum_dims(full: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        dims = norm_dims(dim, len(x.type.shape))
+        return _finish(b, x, b.emit(full, [x], {"dims": dims})[0], dims, keepdim)
+
+    return canon
+
+
+def _arg_front(name: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            flat = b.to_shape(x, (x.type.size,))
+            return _finish(b, x, b.emit(name, [flat], {"dim": 0})[0], tuple(range(len(x.type.shape))), keepdim)
+        d = norm_dim(dim, len(x.type.shape))
+        return _finish(b, x, b.emit(name, [x], {"dim": d})[0], (d,), keepdim)
+
+    return canon
+
+
+def _bool_front(name: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        dims = norm_dims(dim, len(x.type.shape))
+        truth = x if x.type.dtype is bool_ else b.ne(x, b.full_like(x, 0))
+        return _finish(b, x, b.emit(name, [truth], {"dims": dims})[0], dims, keepdim)
+
+    return canon
+
+
+def _softmax_front(name: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = -1, dtype: Any = None) -> Any:
+        x = _floats(b, x, dtype, name)
+        return b.emit(name, [x], {"dim": norm_dim(dim, len(x.type.shape))})[0] if x.type.shape else b.full_like(x, 1.0 if name == "softmax" else 0.0)
+
+    return canon
+
+
+def _running_front(name: str) -> Any:
+    def canon(b: Any, x: Any, dim: Any = None, dtype: Any = None) -> Any:
+        x = _accumulator(b, x, dtype)
+        if dim is None:
+            x, dim = b.to_shape(x, (x.type.size,)), 0
+        return b.emit(name, [x], {"dim": norm_dim(dim, len(x.type.shape))})[0] if x.type.shape else x
+
+    return canon
+
+
+def _variance_front(name: str) -> Front:
+    return Front(f"{name}(input, dim=None, unbiased=None, *, correction=None, keepdim=False)", _variance_like(name), "none", (name,),
+                 f"{name}(input, dim=None, dtype=None, out=None, correction=0, keepdim=False)", _variance_np(name))
+
+
+def _reduction_front(name: str, canon: Any, np_names: tuple[str, ...] = (), np_canon: Any = None, np_extra: str = "dtype=None, out=None, ") -> Front:
+    extra = ", *, dtype=None" if "dtype" in np_extra else ""
+    return Front(f"{name}(input, dim=None, keepdim=False{extra})", canon, "none", np_names or (name,), f"{name}(input, dim=None, {np_extra}keepdim=False)", np_canon or canon)
 
 
 def _reduce_rule(types: Types, a: Attrs) -> Types:
@@ -52,7 +192,7 @@ def _sum_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
 
 register(OpDef(
     "sum", "Sum over ``dims`` (pairwise in blocks).", ("x",), _reduce_rule, lambda x, dims: np.asarray(np.sum(x, axis=dims, dtype=x.dtype)), Linear(_sum_transpose), Reduce("add"),
-    {"dims": REQUIRED}, _samples(), layouts="any"))
+    {"dims": REQUIRED}, _samples(), layouts="any", front=_reduction_front("sum", _sum_like("sum"))))
 
 
 def _prod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
@@ -74,7 +214,7 @@ def _prod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any
 
 register(OpDef(
     "prod", "Product over ``dims``.", ("x",), _reduce_rule, lambda x, dims: np.asarray(np.prod(x, axis=dims, dtype=x.dtype)), Linearize(_prod_linearize), Reduce("mul"),
-    {"dims": REQUIRED}, _samples(), layouts="row_major"))
+    {"dims": REQUIRED}, _samples(), layouts="row_major", front=_reduction_front("prod", _sum_like("prod"))))
 
 
 def _extremum_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
@@ -89,7 +229,8 @@ def _extremum_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) ->
 for _name, _fn, _kind in (("amax", np.max, "max"), ("amin", np.min, "min")):
     register(OpDef(
         _name, f"{_kind}imum over ``dims``; NaN wins; ties share the derivative evenly.", ("x",), _nonempty_rule(_name), lambda x, dims, fn=_fn: np.asarray(fn(x, axis=dims)),
-        Linearize(_extremum_linearize), Reduce(_kind), {"dims": REQUIRED}, _samples(empty=False), layouts="row_major", exact=True))
+        Linearize(_extremum_linearize), Reduce(_kind), {"dims": REQUIRED}, _samples(empty=False), layouts="row_major", exact=True,
+        front=_reduction_front(_name, _extremum_dims(_name), (_name, _kind), np_extra="out=None, ")))
 
 
 def _bool_rule(types: Types, a: Attrs) -> Types:
@@ -101,7 +242,8 @@ def _bool_rule(types: Types, a: Attrs) -> Types:
 for _name, _fn, _kind in (("any", np.any, "or"), ("all", np.all, "and")):
     register(OpDef(
         _name, f"Logical {_kind} over ``dims``.", ("x",), _bool_rule, lambda x, dims, fn=_fn: np.asarray(fn(x, axis=dims)), Zero(), Reduce(_kind), {"dims": REQUIRED},
-        lambda: (Sample((_x(3, 4) > 0,), {"dims": d}, str(d)) for d in ((0,), (1,), (0, 1))), layouts="row_major", exact=True))
+        lambda: (Sample((_x(3, 4) > 0,), {"dims": d}, str(d)) for d in ((0,), (1,), (0, 1))), layouts="row_major", exact=True,
+        front=_reduction_front(_name, _bool_front(_name), np_extra="out=None, ")))
 
 
 def _arg_rule(types: Types, a: Attrs) -> Types:
@@ -113,7 +255,8 @@ def _arg_rule(types: Types, a: Attrs) -> Types:
 for _name, _fn in (("argmax", np.argmax), ("argmin", np.argmin)):
     register(OpDef(
         _name, "Index of the first extremum along ``dim``; the first NaN wins.", ("x",), _arg_rule, lambda x, dim, fn=_fn: np.asarray(fn(x, axis=dim), np.int64), Zero(),
-        Kernel("argreduce"), {"dim": REQUIRED}, lambda: (Sample((_x(3, 4),), {"dim": d}, str(d)) for d in (0, 1)), layouts="row_major", exact=True))
+        Kernel("argreduce"), {"dim": REQUIRED}, lambda: (Sample((_x(3, 4),), {"dim": d}, str(d)) for d in (0, 1)), layouts="row_major", exact=True,
+        front=_reduction_front(_name, _arg_front(_name), np_extra="out=None, ")))
 
 
 def _cumulate_rule(types: Types, a: Attrs) -> Types:
@@ -140,7 +283,7 @@ _CUMULATE = {"dim": REQUIRED, "exclusive": False, "reverse": False}
 register(OpDef(
     "cumsum", "Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule, _cumulate_ref(np.cumsum, 0),
     Linear(lambda b, ct, op: {0: b.cumsum(ct, dim=op.attrs["dim"], exclusive=op.attrs["exclusive"], reverse=not op.attrs["reverse"])}), Kernel("cumulate"), _CUMULATE,
-    _cumulate_samples))
+    _cumulate_samples, front=Front("cumsum(input, dim=None, *, dtype=None)", _running_front("cumsum"), "none", ("cumsum",), "cumsum(input, dim=None, dtype=None)")))
 
 
 def _cumprod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
@@ -218,7 +361,8 @@ register(OpDef(
     Linearize(_recurrence_linearize, _recurrence_transpose_x), Kernel("recurrence"), {"dim": REQUIRED, "reverse": False}, _recurrence_samples))
 register(OpDef(
     "cumprod", "Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule, _cumulate_ref(np.cumprod, 1),
-    Linearize(_cumprod_linearize), Kernel("cumulate"), _CUMULATE, _cumulate_samples))
+    Linearize(_cumprod_linearize), Kernel("cumulate"), _CUMULATE, _cumulate_samples,
+    front=Front("cumprod(input, dim=None, *, dtype=None)", _running_front("cumprod"), "none", ("cumprod",), "cumprod(input, dim=None, dtype=None)")))
 
 
 # ---- composites ---------------------------------------------------------------------------------------------------------------
@@ -258,19 +402,33 @@ def _dim_samples() -> Iterable[Sample]:
         yield Sample((_x(*shape),), {"dim": dim}, f"{shape}{dim}")
 
 
-def _reduction_composite(name: str, doc: str, body: Any, attrs: Any = None, samples: Any = None) -> None:
-    register(OpDef(name, doc, ("x",), _reduce_rule, None, Composite(body), attrs={"dims": REQUIRED, **(attrs or {})}, samples=samples or _samples(empty=False), layouts="any"))
+def _reduction_composite(name: str, doc: str, body: Any, attrs: Any = None, samples: Any = None, front: Front | None = None) -> None:
+    register(OpDef(name, doc, ("x",), _reduce_rule, None, Composite(body), attrs={"dims": REQUIRED, **(attrs or {})}, samples=samples or _samples(empty=False), layouts="any", front=front))
 
 
 def _same_rule(types: Types, a: Attrs) -> Types:
     return (types[0],)
 
 
-_reduction_composite("mean", "Arithmetic mean over ``dims``.", _mean_body)
+_reduction_composite("mean", "Arithmetic mean over ``dims``.", _mean_body, front=_reduction_front("mean", _float_like("mean")))
 _reduction_composite("var", "Variance over ``dims`` with ``n - correction`` in the denominator.", _var_body, {"correction": 1},
-                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0), ((5,), (0,), 1))))
+                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0), ((5,), (0,), 1))), _variance_front("var"))
 _reduction_composite("std", "Square root of the variance; derivative 0 at its kink.", lambda b, x, dims, correction: b.sqrt(b.var(x, dims=dims, correction=correction)), {"correction": 1},
-                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0))))
-_reduction_composite("logsumexp", "log of the sum of exponentials; all -inf gives -inf with gradient 0.", _logsumexp_body)
-register(OpDef("softmax", "exp(x) / sum(exp(x)) along ``dim``.", ("x",), _same_rule, None, Composite(_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples))
-register(OpDef("log_softmax", "x - logsumexp(x) along ``dim``.", ("x",), _same_rule, None, Composite(_log_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples))
+                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0))), _variance_front("std"))
+_reduction_composite("logsumexp", "log of the sum of exponentials; all -inf gives -inf with gradient 0.", _logsumexp_body, front=Front("logsumexp(input, dim=None, keepdim=False)", _float_like("logsumexp"), "none"))
+register(OpDef("softmax", "exp(x) / sum(exp(x)) along ``dim``.", ("x",), _same_rule, None, Composite(_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples,
+               front=Front("softmax(input, dim=-1, dtype=None)", _softmax_front("softmax"), "none", functional=True)))
+register(OpDef("log_softmax", "x - logsumexp(x) along ``dim``.", ("x",), _same_rule, None, Composite(_log_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples,
+               front=Front("log_softmax(input, dim=-1, dtype=None)", _softmax_front("log_softmax"), "none", functional=True)))
+
+
+def _public_extremum(name: str, arg: str, full: str) -> None:
+    def body(b: Any, x: Any) -> Any:
+        return b.emit(full, [x], {"dims": tuple(range(len(x.type.shape)))})[0]
+
+    register(OpDef(f"{name}", f"The {name}imum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned.", ("x",), None, None, Composite(body),
+                   samples=lambda: (Sample((_x(3, 4),), name="2d"),), front=Front(f"{name}(input, dim=None, keepdim=False)", _extremum_front(arg, full, name), "none")))
+
+
+_public_extremum("max", "argmax", "amax")
+_public_extremum("min", "argmin", "amin")

@@ -1,0 +1,295 @@
+"""Tracing: values that stand for results not yet computed, and the stack of programs being written.
+
+A ``Traced`` is a tensor without data: it has an IR value and the trace it lives in. A trace may lie inside another (bodies of control flow,
+functions under ``grad`` inside ``compile``); what an inner one uses of an outer one becomes an argument of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Block, Builder, Loc, TensorType, Value, dims
+from aotgrad.ir.dims import Dim, DimLike
+from aotgrad_runtime.arrays import DTYPES
+from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
+
+__all__ = ["Trace", "Traced", "TracedArray", "TracedTensor", "current", "tracing", "user_loc"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_RUNTIME = os.path.dirname(os.path.abspath(sys.modules["aotgrad_runtime"].__file__ or "")) + os.sep
+_SKIP = (_PACKAGE, _RUNTIME, os.path.dirname(os.path.abspath(np.__file__)) + os.sep, "<frozen")
+_ours: dict[CodeType, bool] = {}
+
+
+def user_loc() -> Loc | None:
+    """The innermost line outside this package: captured as (code, offset), resolved when somebody reads it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        ours = _ours.get(code)
+        if ours is None:
+            if len(_ours) > 4096:
+                _ours.clear()
+            ours = _ours[code] = code.co_filename.startswith(_SKIP)
+        if not ours:
+            return Loc(code=code, lasti=frame.f_lasti)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+
+
+_stack = _Stack()
+
+
+def current() -> Trace | None:
+    """The innermost trace of this thread."""
+    return _stack.traces[-1] if _stack.traces else None
+
+
+class Trace:
+    """One program being written. ``examples``: sizes seen in the first call (JIT), by symbol; absent in ahead-of-time builds, where a size cannot be fixed."""
+
+    def __init__(self, name: str, parent: Trace | None = None, examples: dict[str, int] | None = None, hidden: bool = True) -> None:
+        self.name, self.parent = name, parent
+        self.block = Block()
+        self.builder = Builder(self.block)
+        self.examples: dict[str, int] = parent.examples if parent is not None else (examples if examples is not None else {})
+        self.equal: dict[str, DimLike] = parent.equal if parent is not None else {}
+        self.guards: list[tuple[DimLike, DimLike, Loc | None]] = parent.guards if parent is not None else []
+        self.lifted: dict[Value, tuple[Any, Value]] = {}
+        self.captured: dict[int, tuple[Any, Value]] = {}
+        self.hidden = hidden
+        self.can_fix = parent.can_fix if parent is not None else examples is not None
+
+    # ---- values ------------------------------------------------------------------------------------------------------------------
+
+    def argument(self, t: TensorType, cls: type[Any]) -> Any:
+        """A new argument as a traced value of class ``cls``."""
+        return cls._of(self, self.block.add_arg(t))
+
+    def value_of(self, x: Any) -> Value:
+        """The IR value here of a traced value of this trace or of one around it."""
+        if x._trace is self:
+            return x._value  # type: ignore[no-any-return]
+        if not x._trace.encloses(self):
+            raise AotgradTypeError(
+                f"a value traced in {x._trace.name!r} is used in {self.name!r}, outside the call that made it (line {user_loc()}). Return it from the function instead of "
+                "keeping it in a global, an attribute or a list")
+        found = self.lifted.get(x._value)
+        if found is None:
+            found = self.lifted[x._value] = (x, self.block.add_arg(x._value.type))
+        return found[1]
+
+    def encloses(self, inner: Trace) -> bool:
+        """Whether this trace lies around ``inner`` in the stack."""
+        at: Trace | None = inner
+        while at is not None:
+            if at is self:
+                return True
+            at = at.parent
+        return False
+
+    def capture(self, obj: Any, data: Any) -> Value:
+        """An array or tensor met while tracing: a hidden input of the outermost trace, re-read at every call."""
+        if self.parent is not None:
+            root = self
+            while root.parent is not None:
+                root = root.parent
+            outer = TracedTensor._of(root, root.capture(obj, data))
+            return self.value_of(outer)
+        if not self.hidden:
+            return self.builder.constant(value=np.array(data))  # type: ignore[no-any-return]
+        found = self.captured.get(id(obj))
+        if found is None:
+            shape = tuple(int(n) for n in data.shape)
+            found = self.captured[id(obj)] = (obj, self.block.add_arg(TensorType(shape, DTYPES[data.dtype])))
+        return found[1]
+
+    # ---- sizes -------------------------------------------------------------------------------------------------------------------
+
+    def canonical(self, d: DimLike) -> DimLike:
+        """``d`` with sizes that were found equal replaced."""
+        while isinstance(d, Dim):
+            new = d.substitute(self.equal)
+            if new == d:
+                break
+            d = new
+        return d
+
+    def example(self, d: DimLike) -> int | None:
+        """The number of a size in the first call, if known."""
+        d = self.canonical(d)
+        value = dims.substitute(d, self.examples)
+        return value if isinstance(value, int) else None
+
+    def fix(self, d: Dim) -> int:
+        """``int(size)``: the example's number, guarded; an error where there is no example."""
+        at = self.canonical(d)
+        if isinstance(at, int):
+            return at
+        value = dims.substitute(at, self.examples)
+        if not isinstance(value, int) or not self.can_fix:
+            raise AotgradTypeError(f"{user_loc()}: the size {d} is used as a Python number, but it is symbolic here; give the argument a fixed size, or use the size in arithmetic only")
+        self.assume(at, value)
+        return value
+
+    def assume(self, a: DimLike, b: DimLike) -> None:
+        """Records that two sizes are equal: a symbol is replaced, anything else is checked by a guard."""
+        a, b = self.canonical(a), self.canonical(b)
+        if a == b:
+            return
+        for x, y in ((a, b), (b, a)):
+            name = x.as_symbol() if isinstance(x, Dim) else None
+            if name is not None and name not in dims.symbols_of(y):
+                self.equal[name] = y
+                return
+        if isinstance(a, int) and isinstance(b, int):
+            raise AotgradValueError(f"{user_loc()}: sizes {a} and {b} differ")
+        self.guards.append((a, b, user_loc()))
+
+    def join(self, a: DimLike, b: DimLike) -> DimLike:
+        """The broadcast of two sizes: 1 gives way; otherwise they are equal, by assumption where they are symbols."""
+        a, b = self.canonical(a), self.canonical(b)
+        if a == b or b == 1:
+            return a
+        if a == 1:
+            return b
+        na, nb = self.example(a), self.example(b)
+        if na is not None and nb is not None and na != nb:
+            if 1 in (na, nb):
+                small = a if na == 1 else b
+                self.assume(small, 1)
+                return b if na == 1 else a
+            raise AotgradValueError(f"{user_loc()}: shapes do not broadcast: sizes {na} and {nb} meet")
+        self.assume(a, b)
+        return self.canonical(a)
+
+
+class tracing:
+    """``with tracing(trace)``: ops of this thread go into ``trace``."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.sizes = dims.specialising(trace.fix)
+
+    def __enter__(self) -> Trace:
+        _stack.traces.append(self.trace)
+        self.sizes.__enter__()
+        return self.trace
+
+    def __exit__(self, *exc: object) -> None:
+        self.sizes.__exit__()
+        _stack.traces.pop()
+
+
+def _no_data(self: Any) -> Any:
+    raise AotgradTypeError(
+        f"{user_loc()}: a traced value has no numbers yet: it cannot become a NumPy array or a Python number, and cannot be stored into a NumPy array. Use ag.where or ag.cond for "
+        "branches, build arrays with ag.stack or x.at[i].set(v), or mark the argument static=")
+
+
+class Traced:
+    """What both kinds of traced values share."""
+
+    _concrete = False
+    _weak = False
+    _data = property(_no_data)
+    _trace: Trace
+    _value: Value
+
+    @classmethod
+    def _of(cls, trace: Trace, value: Value) -> Any:
+        self = object.__new__(cls)
+        self._trace, self._value = trace, value
+        self._node, self._index, self._requires_grad, self._extra = None, 0, False, None  # type: ignore[attr-defined]
+        return self
+
+    @property
+    def shape(self) -> Any:
+        """The sizes; those that are not known are ``Dim`` objects."""
+        return tuple(self._trace.canonical(d) for d in self._value.type.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self._value.type.shape)
+
+    @property
+    def _dtype(self) -> DType:
+        return self._value.type.dtype  # type: ignore[no-any-return]
+
+    def numel(self) -> Any:
+        return dims.product(self.shape)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise AotgradTypeError("len() of a 0-d value")
+        return int(self.shape[0])
+
+    def __bool__(self) -> bool:
+        raise AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs. Use ag.where for values, ag.cond or ag.while_loop for control flow")
+
+    __float__ = __int__ = __index__ = __complex__ = _no_data
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return _no_data(self)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"Traced<{self._value.type}>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise AotgradTypeError("a traced value cannot be pickled or copied by value")
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+class TracedTensor(Traced, Tensor):
+    """A traced value in a call entered with tensors."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> Any:
+        return self._dtype
+
+    def detach(self) -> Any:
+        return TracedTensor._of(self._trace, self._trace.builder.stop_gradient(self._value))
+
+
+class TracedArray(Traced, ArrayTensor):
+    """A traced value in a call entered with NumPy or Python values: methods and attributes mean NumPy's."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> Any:
+        return self._dtype.np
+
+    size = property(lambda self: dims.product(self.shape), doc="The number of elements.")
+
+
+TracedTensor._value_type = TracedTensor
+TracedArray._value_type = TracedArray
+

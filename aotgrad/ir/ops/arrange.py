@@ -1,0 +1,489 @@
+"""Public functions that rearrange arrays: reshape, stack, split, flip, roll, pad, tile, tril, diag, factories. Composites of the moves in ``shape``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime.dtypes import as_dtype, bool_, int64
+from aotgrad_runtime.errors import AotgradValueError
+
+from .. import dims as dimlib
+from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
+from .common import norm_dim, norm_dims
+
+__all__: list[str] = []
+
+
+def _x(*shape: int) -> Any:
+    return np.random.default_rng(21).normal(size=shape)
+
+
+def _one(*cases: tuple[tuple[int, ...], Mapping[str, Any]]) -> Any:
+    return lambda: (Sample((_x(*shape),), attrs, f"{shape}{list(attrs.values())}") for shape, attrs in cases)
+
+
+def _sizes(given: Sequence[Any]) -> tuple[Any, ...]:
+    """``f(x, 2, 3)`` and ``f(x, (2, 3))`` mean the same."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else tuple(given)
+
+
+def _move(name: str, doc: str, body: Any, attrs: Mapping[str, Any], samples: Any, front: Front, operands: tuple[str, ...] = ("x",)) -> None:
+    register(OpDef(name, doc, operands, None, None, Composite(body), attrs=attrs, samples=samples, front=front))
+
+
+# ---- reshaping ------------------------------------------------------------------------------------------------------------------
+
+def _full_shape(x: Any, shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The target with -1 worked out."""
+    holes = [i for i, d in enumerate(shape) if isinstance(d, int) and d == -1]
+    if len(holes) > 1:
+        raise AotgradValueError("reshape: only one size may be -1")
+    out = list(shape)
+    if holes:
+        rest = dimlib.product(d for i, d in enumerate(shape) if i != holes[0])
+        total = x.type.size
+        if isinstance(rest, int) and isinstance(total, int) and (rest == 0 or total % rest):
+            raise AotgradValueError(f"reshape: {total} elements do not fill shape {list(shape)}")
+        out[holes[0]] = dimlib.floordiv(total, rest)
+    if any(isinstance(d, int) and d < 0 for d in out):
+        raise AotgradValueError(f"reshape: negative size in {list(shape)}")
+    return tuple(out)
+
+
+def _view_canon(b: Any, x: Any, *shape: Any) -> Any:
+    target = _full_shape(x, _sizes(shape))
+    b.join_product(x.type.size, dimlib.product(target), f"reshape to {list(map(str, target))}")
+    return b.view(x, shape=target)
+
+
+_RESHAPES = _one(((2, 6), {"shape": (3, 4)}), ((6,), {"shape": (2, 3)}), ((1,), {"shape": ()}), ((0, 2), {"shape": (0,)}))
+_move("view", "x with another shape.", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _RESHAPES,
+      Front("view(input, *shape)", _view_canon, "none", ("reshape",), "reshape(input, *shape)", aliases=("reshape",)))
+
+
+def _flatten_canon(b: Any, x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    rank = len(x.type.shape)
+    if rank == 0:
+        return b.view(x, shape=(1,))
+    lo, hi = norm_dim(start_dim, rank, "start_dim"), norm_dim(end_dim, rank, "end_dim")
+    if lo > hi:
+        raise AotgradValueError("flatten: start_dim comes after end_dim")
+    shape = x.type.shape
+    return b.flatten(x, shape=(*shape[:lo], dimlib.product(shape[lo:hi + 1]), *shape[hi + 1:]))
+
+
+_move("flatten", "Dims start_dim to end_dim as one.", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _RESHAPES,
+      Front("flatten(input, start_dim=0, end_dim=-1)", _flatten_canon, "none", ("ravel",), "ravel(input)", np_canon=lambda b, x: b.flatten(x, shape=(x.type.size,)), aliases=("ravel",)))
+
+
+def _unsqueeze_canon(b: Any, x: Any, dim: Any) -> Any:
+    rank, where = len(x.type.shape), dim if isinstance(dim, (tuple, list)) else (dim,)
+    total = rank + len(where)
+    at = norm_dims(tuple(where), total)
+    rest = iter(x.type.shape)
+    return b.unsqueeze(x, shape=tuple(1 if i in at else next(rest) for i in range(total)))
+
+
+_move("unsqueeze", "A new dim of size 1.", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _one(((2, 3), {"shape": (2, 1, 3)})),
+      Front("unsqueeze(input, dim)", _unsqueeze_canon, "none", ("expand_dims",), "expand_dims(input, dim)"))
+
+
+def _squeeze_canon(b: Any, x: Any, dim: Any = None) -> Any:
+    shape = x.type.shape
+    gone = [i for i in norm_dims(dim, len(shape)) if shape[i] == 1]
+    return b.squeeze(x, shape=tuple(d for i, d in enumerate(shape) if i not in gone))
+
+
+_move("squeeze", "Dims of size 1 left out.", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _one(((2, 1, 3), {"shape": (2, 3)})),
+      Front("squeeze(input, dim=None)", _squeeze_canon, "none", ("squeeze",)))
+
+
+def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
+    shape = x.type.shape
+    target = list(_sizes(sizes))
+    lead = len(target) - len(shape)
+    if lead < 0:
+        raise AotgradValueError(f"expand: {len(target)} sizes for an array of rank {len(shape)}")
+    for i, d in enumerate(target):
+        if isinstance(d, int) and d == -1:
+            if i < lead:
+                raise AotgradValueError("expand: -1 cannot stand for a new leading dim")
+            target[i] = shape[i - lead]
+        elif i >= lead and shape[i - lead] != 1:
+            b.join(shape[i - lead], d, "expand")
+    return b.spread(x, shape=tuple(target))
+
+
+_move("spread", "x broadcast to ``shape`` (torch's expand).", lambda b, x, shape: b.expand(x, shape), {"shape": REQUIRED}, _one(((3,), {"shape": (2, 3)}), ((2, 1), {"shape": (2, 4)})),
+      Front("expand(input, *sizes)", _expand_canon, "none", ("broadcast_to",), "broadcast_to(input, *sizes)", aliases=("broadcast_to",)))
+
+
+# ---- order of dims --------------------------------------------------------------------------------------------------------------
+
+def _reorder(b: Any, x: Any, perm: Sequence[int]) -> Any:
+    return b.reorder(x, perm=tuple(perm))
+
+
+def _transpose_canon(b: Any, x: Any, dim0: int, dim1: int) -> Any:
+    rank = len(x.type.shape)
+    perm = list(range(rank))
+    i, j = norm_dim(dim0, rank, "dim0"), norm_dim(dim1, rank, "dim1")
+    if rank:
+        perm[i], perm[j] = perm[j], perm[i]
+    return b.to_perm(x, perm)
+
+
+def _permute_canon(b: Any, x: Any, *dims: Any) -> Any:
+    order = [norm_dim(d, len(x.type.shape)) for d in _sizes(dims)]
+    return _reorder(b, x, order)
+
+
+def _np_transpose(b: Any, x: Any, *axes: Any) -> Any:
+    order = _sizes(axes)
+    rank = len(x.type.shape)
+    return _reorder(b, x, [norm_dim(a, rank, "axes") for a in order] if order and order != (None,) else list(reversed(range(rank))))
+
+
+def _movedim_canon(b: Any, x: Any, source: Any, destination: Any) -> Any:
+    rank = len(x.type.shape)
+    src = [norm_dim(s, rank, "source") for s in (source if isinstance(source, (tuple, list)) else (source,))]
+    dst = [norm_dim(d, rank, "destination") for d in (destination if isinstance(destination, (tuple, list)) else (destination,))]
+    order = [i for i in range(rank) if i not in src]
+    for d, s in sorted(zip(dst, src)):
+        order.insert(d, s)
+    return _reorder(b, x, order)
+
+
+_PERMS = _one(((2, 3), {"perm": (1, 0)}), ((2, 3, 4), {"perm": (2, 0, 1)}))
+_move("reorder", "x with its dims in another order (torch's permute).", lambda b, x, perm: b.to_perm(x, perm), {"perm": REQUIRED}, _PERMS,
+      Front("permute(input, *dims)", _permute_canon, "none", ("transpose", "permute_dims"), "transpose(input, *axes)", _np_transpose))
+_move("swap", "Two dims exchanged (torch's transpose).", lambda b, x, perm: b.to_perm(x, perm), {"perm": REQUIRED}, _PERMS,
+      Front("transpose(input, dim0, dim1)", _transpose_canon, "none", ("swapaxes",), "swapaxes(input, dim0, dim1)", aliases=("swapaxes", "swapdims")))
+_move("movedim", "Dims moved to other places.", lambda b, x, perm: b.to_perm(x, perm), {"perm": REQUIRED}, _PERMS,
+      Front("movedim(input, source, destination)", _movedim_canon, "none", ("moveaxis",), "moveaxis(input, source, destination)", aliases=("moveaxis",)))
+
+
+# ---- joining and splitting ------------------------------------------------------------------------------------------------------
+
+def _join_canon(b: Any, xs: Sequence[Any], dim: int = 0) -> Any:
+    if not xs:
+        raise AotgradValueError("cat: at least one array is needed")
+    rank = len(xs[0].type.shape)
+    if rank == 0:
+        raise AotgradValueError("cat: 0-d arrays cannot be joined; use stack")
+    d = norm_dim(dim, rank)
+    for x in xs[1:]:
+        if len(x.type.shape) != rank:
+            raise AotgradValueError(f"cat: arrays of rank {rank} and {len(x.type.shape)} meet")
+        for i in range(rank):
+            if i != d:
+                b.equate(xs[0].type.shape[i], x.type.shape[i], f"cat: dim {i}")
+    return b.emit("cat", xs, {"dim": d})[0]
+
+
+def _stack_canon(b: Any, xs: Sequence[Any], dim: int = 0) -> Any:
+    if not xs:
+        raise AotgradValueError("stack: at least one array is needed")
+    rank = len(xs[0].type.shape)
+    for x in xs[1:]:
+        if len(x.type.shape) != rank:
+            raise AotgradValueError(f"stack: arrays of rank {rank} and {len(x.type.shape)} meet")
+        for p, q in zip(xs[0].type.shape, x.type.shape):
+            b.equate(p, q, "stack")
+    return b.emit("stack", xs, {"dim": norm_dim(dim, rank + 1)})[0]
+
+
+def _stack_body(b: Any, *xs: Any, dim: int) -> Any:
+    shape = xs[0].type.shape
+    return b.concatenate(*(b.to_shape(x, (*shape[:dim], 1, *shape[dim:])) for x in xs), dim=dim)
+
+
+_PAIR = lambda: (Sample((_x(2, 3), _x(2, 3) + 1.0), {"dim": d}, str(d)) for d in (0, 1))
+_move("cat", "Arrays joined along ``dim``.", lambda b, *xs, dim: b.concatenate(*xs, dim=dim), {"dim": 0}, _PAIR,
+      Front("cat(tensors, dim=0)", _join_canon, "contract", ("concatenate", "concat"), "concatenate(tensors, dim=0, out=None, dtype=None)", method=False, aliases=("concatenate", "concat"),
+            tensors=("tensors",)), ("xs*",))
+_move("stack", "Arrays stacked along a new ``dim``.", _stack_body, {"dim": 0}, _PAIR,
+      Front("stack(tensors, dim=0)", _stack_canon, "contract", ("stack",), "stack(tensors, dim=0, out=None)", method=False, tensors=("tensors",)), ("xs*",))
+
+
+def _piece(b: Any, x: Any, dim: int, start: Any, size: Any) -> Any:
+    shape = x.type.shape
+    return b.slice(x, starts=tuple(start if i == dim else 0 for i in range(len(shape))), sizes=tuple(size if i == dim else n for i, n in enumerate(shape)), steps=(1,) * len(shape))
+
+
+def _split_body(b: Any, x: Any, sizes: Any, dim: int) -> Any:
+    out, start = [], 0
+    for size in sizes:
+        out.append(_piece(b, x, dim, start, size))
+        start = start + size
+    return tuple(out)
+
+
+def _split_canon(b: Any, x: Any, split_size_or_sections: Any, dim: int = 0) -> Any:
+    d = norm_dim(dim, len(x.type.shape))
+    total, given = x.type.shape[d], split_size_or_sections
+    if isinstance(given, (tuple, list)):
+        b.equate(dimlib_sum(given), total, "split: the sections must add up to the size")
+        return _many(b.split(x, sizes=tuple(given), dim=d))
+    total, step = int(total), int(given)
+    if step <= 0:
+        raise AotgradValueError("split: split_size must be positive")
+    return _many(b.split(x, sizes=tuple(min(step, total - i) for i in range(0, total, step)) or (0,), dim=d))
+
+
+def dimlib_sum(sizes: Sequence[Any]) -> Any:
+    total: Any = 0
+    for s in sizes:
+        total = total + s
+    return total
+
+
+def _many(out: Any) -> tuple[Any, ...]:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def _np_split(b: Any, x: Any, indices_or_sections: Any, dim: int = 0) -> Any:
+    d = norm_dim(dim, len(x.type.shape))
+    total, given = x.type.shape[d], indices_or_sections
+    if isinstance(given, (tuple, list)):
+        edges = [0, *given, total]
+        return _many(b.split(x, sizes=tuple(hi - lo for lo, hi in zip(edges, edges[1:])), dim=d))
+    n = int(given)
+    if int(total) % n:
+        raise AotgradValueError(f"split: size {total} is not divisible into {n} equal parts")
+    return _many(b.split(x, sizes=(int(total) // n,) * n, dim=d))
+
+
+def _chunk_canon(b: Any, x: Any, chunks: int, dim: int = 0) -> Any:
+    total = int(x.type.shape[norm_dim(dim, len(x.type.shape))])
+    return _split_canon(b, x, max(1, -(-total // int(chunks))), dim)
+
+
+def _unbind_canon(b: Any, x: Any, dim: int = 0) -> Any:
+    d = norm_dim(dim, len(x.type.shape))
+    shape = x.type.shape
+    return tuple(b.to_shape(_piece(b, x, d, i, 1), (*shape[:d], *shape[d + 1:])) for i in range(int(shape[d])))
+
+
+_move("split", "Pieces along ``dim``.", _split_body, {"sizes": REQUIRED, "dim": 0}, _one(((5, 2), {"sizes": (2, 3), "dim": 0}), ((2, 4), {"sizes": (4,), "dim": 1})),
+      Front("split(tensor, split_size_or_sections, dim=0)", _split_canon, "none", ("split",), "split(tensor, indices_or_sections, dim=0)", _np_split))
+_move("chunk", "About equal pieces along ``dim``.", _split_body, {"sizes": REQUIRED, "dim": 0}, _one(((5, 2), {"sizes": (3, 2), "dim": 0})),
+      Front("chunk(input, chunks, dim=0)", _chunk_canon, "none"))
+_move("unbind", "Slices along ``dim``, which goes.", _split_body, {"sizes": REQUIRED, "dim": 0}, _one(((2, 2), {"sizes": (1, 1), "dim": 0})),
+      Front("unbind(input, dim=0)", _unbind_canon, "none"))
+
+
+def _narrow_canon(b: Any, x: Any, dim: int, start: Any, length: Any) -> Any:
+    d = norm_dim(dim, len(x.type.shape))
+    return _piece(b, x, d, start if not isinstance(start, int) or start >= 0 else x.type.shape[d] + start, length)
+
+
+_move("narrow", "``length`` elements from ``start`` along ``dim``.", lambda b, x, start, length, dim: _piece(b, x, dim, start, length), {"start": REQUIRED, "length": REQUIRED, "dim": 0},
+      _one(((5, 2), {"start": 1, "length": 3, "dim": 0})), Front("narrow(input, dim, start, length)", _narrow_canon, "none"))
+
+
+# ---- order of elements ------------------------------------------------------------------------------------------------------------
+
+def _flip_body(b: Any, x: Any, dims: Any) -> Any:
+    shape = x.type.shape
+    return b.slice(x, starts=tuple(n - 1 if i in dims else 0 for i, n in enumerate(shape)), sizes=shape, steps=tuple(-1 if i in dims else 1 for i in range(len(shape))))
+
+
+def _flip_canon(b: Any, x: Any, dims: Any = None) -> Any:
+    return b.flip(x, dims=norm_dims(dims, len(x.type.shape), "dims"))
+
+
+_move("flip", "Elements in reverse order along ``dims``.", _flip_body, {"dims": REQUIRED}, _one(((3, 2), {"dims": (0,)}), ((2, 3), {"dims": (0, 1)})),
+      Front("flip(input, dims)", _flip_canon, "none", ("flip",), "flip(input, dims=None)"))
+
+
+def _roll_body(b: Any, x: Any, shifts: Any, dims: Any) -> Any:
+    for s, d in zip(shifts, dims):
+        n = x.type.shape[d]
+        if n == 0:
+            continue
+        k = dimlib.mod(s, n)
+        x = b.concatenate(_piece(b, x, d, n - k, k), _piece(b, x, d, 0, n - k), dim=d)
+    return x
+
+
+def _roll_canon(b: Any, x: Any, shifts: Any, dims: Any = None) -> Any:
+    given = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
+    if dims is None:
+        flat = b.roll(b.to_shape(x, (x.type.size,)), shifts=(dimlib_sum(given),), dims=(0,))
+        return b.to_shape(flat, x.type.shape)
+    where = dims if isinstance(dims, (tuple, list)) else (dims,)
+    if len(given) != len(where):
+        raise AotgradValueError("roll: shifts and dims differ in number")
+    return b.roll(x, shifts=tuple(given), dims=tuple(norm_dim(d, len(x.type.shape)) for d in where))
+
+
+_move("roll", "Elements shifted along ``dims``, coming back at the other end.", _roll_body, {"shifts": REQUIRED, "dims": REQUIRED},
+      _one(((5,), {"shifts": (2,), "dims": (0,)}), ((2, 3), {"shifts": (-1, 4), "dims": (0, 1)})), Front("roll(input, shifts, dims=None)", _roll_canon, "none", ("roll",)))
+
+
+def _tile_body(b: Any, x: Any, reps: Any) -> Any:
+    shape = x.type.shape
+    spread = b.broadcast(x, shape=tuple(v for r, n in zip(reps, shape) for v in (r, n)), dims=tuple(2 * i + 1 for i in range(len(shape))))
+    return b.to_shape(spread, tuple(r * n for r, n in zip(reps, shape)))
+
+
+def _tile_canon(b: Any, x: Any, *dims: Any) -> Any:
+    reps, shape = _sizes(dims), x.type.shape
+    rank = max(len(reps), len(shape))
+    return b.tile(b.to_shape(x, (1,) * (rank - len(shape)) + tuple(shape)), reps=(1,) * (rank - len(reps)) + tuple(reps))
+
+
+_move("tile", "x repeated ``reps`` times along each dim.", _tile_body, {"reps": REQUIRED}, _one(((2, 3), {"reps": (2, 1)}), ((3,), {"reps": (2,)})),
+      Front("tile(input, *dims)", _tile_canon, "none", ("tile",), aliases=("repeat",)))
+
+
+def _pad_canon(b: Any, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    rank = len(x.type.shape)
+    if mode != "constant":
+        raise AotgradValueError(f"pad: mode {mode!r} is not available; use 'constant'")
+    if len(pad) % 2 or len(pad) > 2 * rank:
+        raise AotgradValueError(f"pad: {len(pad)} numbers do not pair up with the last dims of an array of rank {rank}")
+    low, high = [0] * rank, [0] * rank
+    for i in range(len(pad) // 2):
+        low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
+    return _padded(b, x, low, high, 0 if value is None else value)
+
+
+def _padded(b: Any, x: Any, low: Sequence[Any], high: Sequence[Any], value: Any) -> Any:
+    shape = x.type.shape
+    cut_lo = [max(0, -p) if isinstance(p, int) else 0 for p in low]
+    cut_hi = [max(0, -p) if isinstance(p, int) else 0 for p in high]
+    if any(cut_lo) or any(cut_hi):
+        x = b.slice(x, starts=tuple(cut_lo), sizes=tuple(n - p - q for n, p, q in zip(shape, cut_lo, cut_hi)), steps=(1,) * len(shape))
+    return b.pad(x, low=tuple(p + c for p, c in zip(low, cut_lo)), high=tuple(p + c for p, c in zip(high, cut_hi)), value=value)
+
+
+def _np_pad(b: Any, x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:
+    rank = len(x.type.shape)
+    if mode != "constant":
+        raise AotgradValueError(f"pad: mode {mode!r} is not available; use 'constant'")
+    pairs = np.broadcast_to(np.asarray(pad_width), (rank, 2)).tolist()
+    return _padded(b, x, [p[0] for p in pairs], [p[1] for p in pairs], constant_values)
+
+
+_move("constant_pad", "x with constant borders.", lambda b, x, low, high, value: b.pad(x, low=low, high=high, value=value), {"low": REQUIRED, "high": REQUIRED, "value": 0},
+      _one(((2, 3), {"low": (1, 0), "high": (0, 2), "value": 0.5})),
+      Front("pad(input, pad, mode='constant', value=None)", _pad_canon, "none", ("pad",), "pad(input, pad_width, mode='constant', constant_values=0)", _np_pad, method=False, functional=True))
+
+
+# ---- triangles and diagonals --------------------------------------------------------------------------------------------------------
+
+def _triangle_body(keep: str) -> Any:
+    def body(b: Any, x: Any, diagonal: int) -> Any:
+        shape, rank = x.type.shape, len(x.type.shape)
+        row, col = (b.iota(shape=shape, dim=rank - 2 + i, dtype=int64) for i in (0, 1))
+        mask = b.emit(keep, [b.sub(col, row), b.full_like(row, diagonal)])[0]
+        return b.where(mask, x, b.full_like(x, 0))
+
+    return body
+
+
+def _triangle_front(name: str) -> Any:
+    def canon(b: Any, x: Any, diagonal: int = 0) -> Any:
+        if len(x.type.shape) < 2:
+            raise AotgradValueError(f"{name}: a matrix is needed, not rank {len(x.type.shape)}")
+        return b.emit(name, [x], {"diagonal": diagonal})[0]
+
+    return canon
+
+
+for _name, _keep in (("tril", "le"), ("triu", "ge")):
+    _move(_name, f"The {'lower' if _name == 'tril' else 'upper'} triangle; the rest is 0.", _triangle_body(_keep), {"diagonal": 0}, _one(((3, 4), {"diagonal": 0}), ((3, 3), {"diagonal": -1})),
+          Front(f"{_name}(input, diagonal=0)", _triangle_front(_name), "none", (_name,), f"{_name}(input, k=0)", lambda b, x, k=0, name=_name: _triangle_front(name)(b, x, k)))
+
+
+def _diagonal_body(b: Any, x: Any, offset: int) -> Any:
+    """The diagonal of the last two dims: strided positions of the flattened matrix."""
+    *lead, n, m = x.type.shape
+    start = offset if offset >= 0 else -offset * m
+    size = dimlib.maximum(dimlib.minimum(n, m - offset) if offset >= 0 else dimlib.minimum(n + offset, m), 0)
+    flat = b.to_shape(x, (*lead, n * m))
+    k = len(lead)
+    return b.slice(flat, starts=(0,) * k + (start,), sizes=(*lead, size), steps=(1,) * k + (m + 1,))
+
+
+def _diag_embed_body(b: Any, x: Any, offset: int) -> Any:
+    *lead, n = x.type.shape
+    side = n + abs(offset)
+    k = len(lead)
+    base = b.full(shape=(*lead, side * side), value=0, dtype=x.type.dtype)
+    start = offset if offset >= 0 else -offset * side
+    out = b.insert(base, x, starts=(0,) * k + (start,), steps=(1,) * k + (side + 1,))
+    return b.to_shape(out, (*lead, side, side))
+
+
+def _diag_canon(b: Any, x: Any, diagonal: int = 0) -> Any:
+    rank = len(x.type.shape)
+    if rank not in (1, 2):
+        raise AotgradValueError(f"diag takes a vector or a matrix, not rank {rank}")
+    return b.diag_embed(x, offset=diagonal) if rank == 1 else b.diagonal(x, offset=diagonal)
+
+
+def _diagonal_canon(b: Any, x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    rank = len(x.type.shape)
+    i, j = norm_dim(dim1, rank, "dim1"), norm_dim(dim2, rank, "dim2")
+    return b.diagonal(b.to_perm(x, [*(d for d in range(rank) if d not in (i, j)), i, j]), offset=offset)
+
+
+_move("diagonal", "The diagonal of two dims, as the last dim.", _diagonal_body, {"offset": 0}, _one(((3, 4), {"offset": 0}), ((3, 4), {"offset": 2}), ((4, 3), {"offset": -1}), ((2, 3, 3), {"offset": 0})),
+      Front("diagonal(input, offset=0, dim1=0, dim2=1)", _diagonal_canon, "none", ("diagonal",)))
+_move("diag_embed", "A matrix with x on its diagonal.", _diag_embed_body, {"offset": 0}, _one(((3,), {"offset": 0}), ((2,), {"offset": 1}), ((2,), {"offset": -1})),
+      Front("diag_embed(input, offset=0)", lambda b, x, offset=0: b.diag_embed(x, offset=offset), "none"))
+_move("diag", "The diagonal of a matrix, or the matrix of a diagonal.", _diagonal_body, {"offset": 0}, _one(((3, 4), {"offset": 0})),
+      Front("diag(input, diagonal=0)", _diag_canon, "none", ("diag",), "diag(input, k=0)", lambda b, x, k=0: _diag_canon(b, x, k)))
+_move("trace", "The sum of the diagonal.", lambda b, x: b.sum(b.diagonal(x, offset=0), dims=(len(x.type.shape) - 2,)), {}, _one(((3, 3), {})),
+      Front("trace(input)", lambda b, x: b.trace(x), "none", ("trace",)))
+
+
+# ---- limits, linear interpolation and other arithmetic with optional parts ------------------------------------------------------------
+
+def _limit(b: Any, x: Any, bound: Any, default: Any) -> Any:
+    dtype = x.type.dtype
+    if bound is None:
+        bound = default if dtype.kind == "f" else (np.iinfo(dtype.np).min if default < 0 else np.iinfo(dtype.np).max)
+    if hasattr(bound, "type"):
+        return b.expand(b.to_dtype(bound, dtype), x.type.shape)
+    return b.full_like(x, bound)
+
+
+def _clip_canon(b: Any, x: Any, min: Any = None, max: Any = None) -> Any:
+    if min is None and max is None:
+        raise AotgradValueError("clamp: give min, max or both")
+    floats = any(isinstance(v, float) or (hasattr(v, "type") and v.type.dtype.kind == "f") for v in (min, max))
+    if floats and x.type.dtype.kind != "f":
+        x = b.to_dtype(x, as_dtype("float64" if not b.torch else "float32"))
+    return b.clamp(x, _limit(b, x, min, -np.inf), _limit(b, x, max, np.inf))
+
+
+_move("clip", "x limited to [min, max]; either may be absent.", lambda b, x, min, max: b.clamp(x, b.full_like(x, min), b.full_like(x, max)), {"min": REQUIRED, "max": REQUIRED},
+      _one(((3, 4), {"min": -0.5, "max": 0.5})),
+      Front("clamp(input, min=None, max=None)", _clip_canon, "none", ("clip",), "clip(input, min=None, max=None)", inplace=True, aliases=("clip",), tensors=("input", "min", "max")))
+
+
+def _astype(b: Any, x: Any, dtype: Any) -> Any:
+    return b.to_dtype(x, as_dtype(dtype))
+
+
+_move("convert", "x in another dtype.", lambda b, x, dtype: b.to_dtype(x, dtype), {"dtype": REQUIRED}, _one(((2, 2), {"dtype": as_dtype("float32")})),
+      Front("astype(input, dtype)", _astype, "none"))
+for _short, _dtype in (("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"), ("bool", "bool")):
+    _move(f"to_{_short}", f"x as {_dtype}.", lambda b, x, d=_dtype: b.to_dtype(x, as_dtype(d)), {}, _one(((2, 2), {})),
+          Front(f"{_short}(input)", lambda b, x, d=_dtype: b.to_dtype(x, as_dtype(d)), "none", function=False))
+
+
+def _count_nonzero(b: Any, x: Any, dim: Any = None) -> Any:
+    truth = x if x.type.dtype is bool_ else b.ne(x, b.full_like(x, 0))
+    return b.sum(b.to_dtype(truth, int64), dims=norm_dims(dim, len(x.type.shape)))
+
+
+_move("count_nonzero", "How many elements are not 0.", lambda b, x: _count_nonzero(b, x), {}, _one(((2, 3), {})), Front("count_nonzero(input, dim=None)", _count_nonzero, "none", ("count_nonzero",)))
+
