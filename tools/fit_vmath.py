@@ -79,14 +79,18 @@ def fit(f: Fn, lo: float | mpf, hi: float | mpf, weight: Fn, degree: int, dtype:
     values = [f(x) for x in grid]
     weights = [abs(weight(x)) for x in grid]
     out: list[float] = []
+    coeffs: list[mpf] = []
     rest = values
     scale = weights
     for d in range(degree, -1, -1):
-        # Re-fitting matters for the leading coefficients only: the last ones barely move the result.
-        if d > degree - 5:
-            coeffs, _ = remez(grid, rest, scale, d)
-        else:
-            coeffs = coeffs[1:]
+        coeffs = coeffs[1:]
+        # Fitting again matters for the leading coefficients; where the series converges slowly, for all.
+        if d > degree - 5 or degree > 20:
+            # Near zero, inside the interval, the weights of the rest vanish: such points decide nothing.
+            use = [i for i, s in enumerate(scale) if s > max(scale) * mpf(10) ** -9]
+            trial, worst = remez([grid[i] for i in use], [rest[i] for i in use], [scale[i] for i in use], d)
+            if not coeffs or worst < max(abs(r - evaluate(coeffs, x)) * s for r, x, s in zip(rest, grid, scale)):
+                coeffs = trial
         c = rounded(coeffs[0], dtype)
         out.append(c)
         rest = [(r - c) / x for r, x in zip(rest, grid)]
@@ -181,6 +185,13 @@ def table() -> dict[str, dict[str, tuple[Fn, object, object, Fn, int]]]:
         return u * mp.erfc(1 + u) / mp.erf(1 + u)
 
     out["ERF_TAIL"] = {"f64": (log_erfc, 0, mpf("4.95"), erfc_weight, 17, ), "f32": (log_erfc, 0, mpf("2.95"), erfc_weight, 7)}
+    # Coefficients in f64 although the result may be f32: the names ending in 32 serve float32 through float64, with about 2**-34.
+    ln2_pow: Fn = lambda z: (log_tail(z, 2)) / ln2
+    out["POW_LOG"] = {"f64": (ln2_pow, 0, LOG_Z, lambda z: z * z / 2 * 512, 6)}
+    out["POW32_LOG"] = {"f64": (lambda z: log_tail(z, 0) / ln2, 0, LOG_Z, lambda z: ln2 / 2 / 4096, 5)}
+    out["POW32_EXP"] = {"f64": (lambda r: mpf(2) ** r, mpf("-0.5"), mpf("0.5"), lambda r: mpf(2) ** (-r - 20), 7)}
+    out["ERFCX"] = {"f64": (erfcx_scaled(4), mpf("-0.685"), mpf("0.747"), lambda q: 1 / erfcx_scaled(4)(q), 25)}
+    out["ERFCX32"] = {"f64": (erfcx_scaled(2), -1, mpf("0.681"), lambda q: mpf(2) ** -22 / erfcx_scaled(2)(q), 12)}
     return out
 
 
@@ -202,7 +213,8 @@ def constants(dtype: str) -> dict[str, float]:
     """Constants that cannot be written as short literals. *_CUT have trailing zeros, so that a product with an exponent is exact."""
     short = 42 if dtype == "f64" else 16
     out: dict[str, float] = {"INV_LN2": rounded(1 / mp.log(2), dtype), "TWO_OVER_PI": rounded(2 / mp.pi, dtype), "ERFC_1": rounded(mp.erfc(1), dtype)}
-    for name, value, parts in [("LN2", mp.log(2), 2), ("LOG2E", 1 / mp.log(2), 2), ("LOG10E", 1 / mp.log(10), 2), ("PIO2", mp.pi / 2, 3)]:
+    for name, value, parts in [("LN2", mp.log(2), 2), ("LOG2E", 1 / mp.log(2), 2), ("LOG10E", 1 / mp.log(10), 2), ("PIO2", mp.pi / 2, 3), ("TWO_LN2", 2 / mp.log(2), 2),
+                               ("TWO_3LN2", 2 / (3 * mp.log(2)), 2)]:
         out.update({f"{name}_{i + 1}": part for i, part in enumerate(split(value, parts, dtype))})
     for name, value in [("LN2", mp.log(2)), ("LOG10_2", mp.log(2) / mp.log(10))]:
         head = cut(value, short)

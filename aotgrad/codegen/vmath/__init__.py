@@ -15,16 +15,17 @@ from functools import cache
 
 from aotgrad_runtime.errors import AotgradValueError
 
-from . import explog, hyper, trig
+from . import explog, hyper, inverse, power, trig
 from .emit import Emitter, Val, VFunc
 
 __all__ = ["ARITY", "NAMES", "VFunc", "function", "module_text"]
 
 _UNARY: dict[str, Callable[[Emitter, Val], Val]] = {
     f.__name__: f for f in (explog.exp, explog.exp2, explog.expm1, explog.log, explog.log1p, explog.log2, explog.log10, hyper.sinh, hyper.cosh, hyper.tanh,
-                            hyper.sigmoid, hyper.erf, trig.sin, trig.cos, trig.tan)
+                            hyper.sigmoid, hyper.erf, hyper.erfc, trig.sin, trig.cos, trig.tan, inverse.asin, inverse.acos, inverse.atan, explog.asinh, explog.acosh,
+                            explog.atanh, explog.softplus)
 }
-_BINARY: dict[str, Callable[[Emitter, Val, Val], Val]] = {}
+_BINARY: dict[str, Callable[[Emitter, Val, Val], Val]] = {"atan2": inverse.atan2, "pow": power.pow_, "fmod": power.fmod}
 #: Number of arguments of each function.
 ARITY: dict[str, int] = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2)}
 NAMES: frozenset[str] = frozenset(ARITY)

@@ -36,7 +36,7 @@ def exp_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple[
     """(bits of k + offset, high, low) with exp(x + low) = 2**k (high + low)."""
     bits, r, c = reduce_ln2(b, x, offset)
     if low is not None:
-        c = c + low
+        r, c = b.fast_two_sum(r, c + low)
     high = 1.0 + r
     tail = b.fma(r * r, b.named_poly("EXP", r), c)
     return bits, high, (r - (high - 1.0)) + tail
@@ -65,6 +65,8 @@ def exp2_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple
     magic = x.fmt.magic + offset
     shifted = x + magic
     r = x - (shifted - magic)
+    if low is not None:
+        r, low = b.fast_two_sum(r, low)
     u, ue = b.two_prod(r, c["LN2_1"])
     rest = b.fma(r, c["LN2_2"], ue)
     if low is not None:
@@ -179,3 +181,38 @@ def log2(b: Emitter, x: Val) -> Val:
 def log10(b: Emitter, x: Val) -> Val:
     c = CONST[x.ty]
     return log_base(b, x, (c["LOG10E_1"], c["LOG10E_2"]), (c["LOG10_2_CUT"], c["LOG10_2_REST"]))
+
+
+def softplus(b: Emitter, x: Val) -> Val:
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-abs(x)))."""
+    y = log1p(b, exp(b, -b.abs(x)))
+    return b.select(b.fcmp("ogt", x, 0.0), x, 0.0) + y
+
+
+def asinh(b: Emitter, x: Val) -> Val:
+    """log1p(a + a**2/(1 + sqrt(a**2 + 1))), and log(2 a) where a**2 would overflow."""
+    a = b.abs(x)
+    big = b.fcmp("ogt", a, pick((2.0**60, 2.0**30), x))
+    square = a * a
+    near = a + square / (1.0 + b.sqrt(square + 1.0))
+    return b.copysign(_log_of_sum(b, a, near, big), x)
+
+
+def acosh(b: Emitter, x: Val) -> Val:
+    """log1p(t + sqrt(t (2 + t))) with t = x - 1."""
+    t = b.select(b.fcmp("olt", x, 1.0), b.lift(NAN, x.ty), x - 1.0)
+    big = b.fcmp("ogt", x, pick((2.0**60, 2.0**30), x))
+    return _log_of_sum(b, x, t + b.sqrt(b.fma(t, t, t + t)), big)
+
+
+def _log_of_sum(b: Emitter, a: Val, near: Val, big: Val) -> Val:
+    y = log1p(b, b.select(big, a, near))
+    return y + b.select(big, b.lift(CONST[a.ty]["LN2_1"], a.ty), 0.0)
+
+
+def atanh(b: Emitter, x: Val) -> Val:
+    """log1p(2 a/(1 - a))/2."""
+    a = b.abs(x)
+    y = 0.5 * log1p(b, (a + a) / (1.0 - a))
+    tiny = b.fcmp("olt", a, pick((2.0**-28, 2.0**-14), x))
+    return b.copysign(b.select(tiny, a, y), x)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .coeffs import CONST
+from .coeffs import CONST, POLY
 from .emit import Emitter, Val
-from .explog import exp_parts, pick, power_of_two, reduce_ln2
+from .explog import exp_parts, pick, power_of_two, reduce_ln2, scale_twice
+from .power import exp2_short
 
 
 @dataclass(frozen=True)
@@ -105,3 +106,32 @@ def erf(b: Emitter, x: Val) -> Val:
     e = (high + low) * power_of_two(bits, x.fmt.mantissa)
     large = b.fma(e, -CONST[x.ty]["ERFC_1"], 1.0)
     return b.select(b.fcmp("olt", a, 1.0), small, b.copysign(large, x))
+
+
+def erfc(b: Emitter, x: Val) -> Val:
+    """Below 3/4: 1 - x - x P. Above: exp(-a**2) H(q)/(1 + 2 a), q = (a - 4)/(a + 4), each factor in two parts; below zero 2 - that."""
+    if x.ty == "f32":
+        return _erfc_wide(b, x)
+    a = b.below(b.abs(x), 27.5)
+    sh, sl = b.fast_two_sum(b.lift(1.0, x.ty), -x)
+    small = sh + b.fma(x, -b.named_poly("ERF", x * x), sl)
+    square, error = b.two_prod(a, a)
+    bits, eh, el = exp_parts(b, -square, 2 * x.fmt.bias, -error)
+    q = (a - 4.0) / (a + 4.0)
+    head, *rest = POLY["ERFCX"][x.ty]
+    hh, hl = b.fast_two_sum(b.lift(head, x.ty), q * b.poly(q, rest))
+    nh, ne = b.two_prod(eh, hh)
+    twice = a + a
+    dh, dl = b.fast_two_sum(twice, b.lift(1.0, x.ty))
+    tail = scale_twice(b, divide(b, nh, b.fma(eh, hl, b.fma(el, hh, ne)), dh, dl), bits)
+    large = b.select(b.fcmp("olt", x, 0.0), 2.0 - tail, tail)
+    return b.select(b.fcmp("olt", a, 0.75), small, large)
+
+
+def _erfc_wide(b: Emitter, x: Val) -> Val:
+    """float32 through float64, where plain arithmetic leaves 29 bits to spare."""
+    a = b.below(b.abs(x), 10.5).wide()
+    scale, p = exp2_short(b, a * a * -CONST["f64"]["LOG2E_1"])
+    q = (a - 2.0) / (a + 2.0)
+    tail = scale * (p * b.named_poly("ERFCX32", q) / b.fma(a, 2.0, 1.0))
+    return b.select(b.fcmp("olt", x, 0.0), 2.0 - tail, tail).narrow()
