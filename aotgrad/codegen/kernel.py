@@ -24,6 +24,7 @@ from ..ir.core import Block, Func, Value
 from ..ir.dims import DimLike
 from .kernel_core import CMPF, CMPI, Index, Loop, constant_of
 from .kernel_core import KernelBuilder as _KernelBuilder
+from .kernel_spec import MATH_OPS
 from .kernel_types import INDEX, KType, as_ktype, memref, register, with_lanes
 
 __all__ = [
@@ -31,9 +32,6 @@ __all__ = [
     "register",
 ]
 
-MLIR_MATH = frozenset((
-    "absf", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1",
-    "floor", "fma", "log", "log10", "log1p", "log2", "powf", "round", "roundeven", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"))
 _MATH_ALIASES = {"pow": "powf", "abs": "absf"}
 
 
@@ -204,7 +202,7 @@ class ScalarBuilder:
         if t.kind != "f":
             raise AotgradTypeError(f"{name} of {t}: cast to a floating-point type first")
         name = _MATH_ALIASES.get(name, name)
-        if name in MLIR_MATH:
+        if name in MATH_OPS:
             return self.kb.pure("math." + name, ys, t)
         callee = f"ag_{name}_{t.elem}_{t.lanes}"
         return self.kb.pure("func.call", ys, t, {"callee": callee}, callee)
