@@ -1,7 +1,8 @@
 """Sizes: integer polynomials over named sizes and the atoms floordiv, mod, min, max.
 
 A ``Dim`` is canonical: equal polynomials are equal objects by ``==`` and hash, whatever way they were built. A size that is a
-plain number is always an ``int``, never a ``Dim``, so that ``isinstance(d, int)`` means static.
+plain number is always an ``int``, never a ``Dim``, so that ``isinstance(d, int)`` means static. Division keeps what divides outside
+the atom and reduces the rest, so that ``(n + 5) // 2`` and ``(n + 1) // 2 + 2`` are one size; ``n // n`` is 1 and ``0 // n`` is 0.
 
 >>> n, m = symbol("n"), symbol("m")
 >>> (n + 1) * (n - 1) == n * n - 1
@@ -12,10 +13,13 @@ True
 
 from __future__ import annotations
 
-import ast
+import keyword
+import math
+import operator
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Union
+from typing import Final, NoReturn, Union
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
@@ -53,6 +57,7 @@ class Dim:
     """A size that is not known until run time. Immutable; build with ``symbol`` and arithmetic."""
 
     __slots__ = ("_hash", "terms")
+    __array_ufunc__ = None  # NumPy's scalars leave arithmetic with sizes to this class
     terms: tuple[tuple[Mono, int], ...]
 
     def __init__(self, terms: tuple[tuple[Mono, int], ...]) -> None:
@@ -66,41 +71,60 @@ class Dim:
         return isinstance(other, Dim) and self.terms == other.terms
 
     def __add__(self, other: object) -> DimLike:
-        return NotImplemented if not isinstance(other, (int, Dim)) else _make([*_terms(self), *_terms(other)])
+        x = _as_size(other)
+        return NotImplemented if x is None else _make([*self.terms, *_terms(x)])
 
     __radd__ = __add__
 
     def __neg__(self) -> DimLike:
         return _make([(m, -c) for m, c in self.terms])
 
+    def __pos__(self) -> DimLike:
+        return self
+
     def __sub__(self, other: object) -> DimLike:
-        return NotImplemented if not isinstance(other, (int, Dim)) else _make([*_terms(self), *((m, -c) for m, c in _terms(other))])
+        x = _as_size(other)
+        return NotImplemented if x is None else _make([*self.terms, *((m, -c) for m, c in _terms(x))])
 
     def __rsub__(self, other: object) -> DimLike:
-        return NotImplemented if not isinstance(other, int) else _make([*_terms(other), *((m, -c) for m, c in self.terms)])
+        x = _as_size(other)
+        return NotImplemented if x is None else _make([*_terms(x), *((m, -c) for m, c in self.terms)])
 
     def __mul__(self, other: object) -> DimLike:
-        if not isinstance(other, (int, Dim)):
-            return NotImplemented
-        return _make([(_mul_mono(a, b), x * y) for a, x in self.terms for b, y in _terms(other)])
+        x = _as_size(other)
+        return NotImplemented if x is None else _make([(_mul_mono(a, b), c * d) for a, c in self.terms for b, d in _terms(x)])
 
     __rmul__ = __mul__
 
+    def __pow__(self, power: object) -> DimLike:
+        if not isinstance(power, int) or power < 0:
+            return NotImplemented
+        return product([self] * power)
+
     def __floordiv__(self, other: object) -> DimLike:
-        return NotImplemented if not isinstance(other, (int, Dim)) else floordiv(self, other)
+        x = _as_size(other)
+        return NotImplemented if x is None else floordiv(self, x)
 
     def __rfloordiv__(self, other: object) -> DimLike:
-        return NotImplemented if not isinstance(other, int) else floordiv(other, self)
+        x = _as_size(other)
+        return NotImplemented if x is None else floordiv(x, self)
 
     def __mod__(self, other: object) -> DimLike:
-        return NotImplemented if not isinstance(other, (int, Dim)) else mod(self, other)
+        x = _as_size(other)
+        return NotImplemented if x is None else mod(self, x)
 
     def __rmod__(self, other: object) -> DimLike:
-        return NotImplemented if not isinstance(other, int) else mod(other, self)
+        x = _as_size(other)
+        return NotImplemented if x is None else mod(x, self)
+
+    def __divmod__(self, other: object) -> tuple[DimLike, DimLike]:
+        x = _as_size(other)
+        return NotImplemented if x is None else (floordiv(self, x), mod(self, x))
 
     def _value(self, what: str) -> int:
         if _specialise.resolver is None:
-            raise AotgradTypeError(f"size {self} is symbolic here: {what} needs a number. Use the size in arithmetic and shapes, or fix it with an integer in the argument's type")
+            raise AotgradTypeError(f"size {self} is symbolic here: {what} needs a number. Use the size in arithmetic and shapes, "
+                                   "or fix it with an integer in the argument's type")
         return _specialise.resolver(self)
 
     def __int__(self) -> int:
@@ -148,7 +172,7 @@ class Dim:
                     seen[str(atom[1])] = None
                 else:
                     for side in atom[1:]:
-                        seen.update(dict.fromkeys(symbols_of(side)))  # type: ignore[arg-type]
+                        seen.update(dict.fromkeys(symbols_of(side)))
         return seen
 
     def as_symbol(self) -> str | None:
@@ -168,14 +192,24 @@ class Dim:
 
 
 def symbol(name: str) -> Dim:
-    """The size called ``name`` (a Python identifier); sizes are never negative."""
-    if not name.isidentifier():
-        raise AotgradValueError(f"size name {name!r} is not an identifier")
+    """The size called ``name`` (an ASCII identifier that is no Python keyword); sizes are never negative."""
+    if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name):
+        raise AotgradValueError(f"size name {name!r} is not an identifier; use letters, digits and underscores")
     return Dim(((((("sym", name), 1),), 1),))
 
 
+def _as_size(x: object) -> DimLike | None:
+    """An int, a Dim, or the int behind another integer type (NumPy's); None for anything else."""
+    if isinstance(x, (int, Dim)):
+        return x
+    try:
+        return operator.index(x)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def _terms(x: DimLike) -> tuple[tuple[Mono, int], ...]:
-    return x.terms if isinstance(x, Dim) else (((), int(x)),)
+    return x.terms if isinstance(x, Dim) else (((), int(x)),) if x else ()
 
 
 def _atom_key(atom: Atom) -> tuple[object, ...]:
@@ -210,44 +244,81 @@ def _atom(kind: str, a: DimLike, b: DimLike) -> Dim:
 
 
 def floordiv(a: DimLike, b: DimLike) -> DimLike:
-    """``a // b`` rounded down; ``b`` static and positive, or a symbol that divides or is kept as an atom."""
-    if isinstance(a, int) and isinstance(b, int):
+    """``a // b`` rounded down. Raises ``AotgradValueError`` where ``b`` is the number 0."""
+    if isinstance(b, int):
         if b == 0:
             raise AotgradValueError("size divided by zero")
-        return a // b
-    if b == 1:
-        return a
-    if a == b:
-        return 1
-    if isinstance(b, int) and isinstance(a, Dim):
-        whole = [(m, c // b) for m, c in a.terms if c % b == 0]
-        rest = _make([(m, c) for m, c in a.terms if c % b])
-        if isinstance(rest, int):
-            return _make([*whole, ((), rest // b)])
-        return _make([*whole, *_terms(_atom("floordiv", rest, b))])
+        if isinstance(a, int):
+            return a // b
+        return _divide_by_number(a, b) if b > 0 else _divide_by_number(-a, -b)
+    if isinstance(a, int) and a == 0:
+        return 0
     exact = _divide_exactly(a, b)
     return _atom("floordiv", a, b) if exact is None else exact
 
 
+def _divide_by_number(a: DimLike, b: int) -> DimLike:
+    """``a // b`` for positive ``b``: coefficients split into multiples of ``b``, which leave the atom, and rests from 0 to b - 1, which stay in it."""
+    if isinstance(a, int):
+        return a // b
+    if b == 1:
+        return a
+    whole = [(m, c // b) for m, c in a.terms]
+    rest = _make([(m, c % b) for m, c in a.terms])
+    if isinstance(rest, int):
+        return _make(whole)  # rest < b
+    common = math.gcd(b, *(c for m, c in rest.terms if m))
+    if common > 1:
+        # floor((g * x + k) / (g * c)) = floor((x + floor(k / g)) / c)
+        return _make([*whole, *_terms(_divide_by_number(_make([(m, c // common) for m, c in rest.terms]), b // common))])
+    for mono, c in rest.terms:
+        if c == 1 and len(mono) == 1 and mono[0][1] == 1 and mono[0][0][0] == "floordiv" and isinstance(mono[0][0][2], int):
+            # floor((floor(x / d) + p) / b) = floor((x + d * p) / (b * d))
+            _, x, d = mono[0][0]
+            others = _make([t for t in rest.terms if t[0] != mono])
+            return _make([*whole, *_terms(_divide_by_number(x + d * others, b * d))])  # type: ignore[operator]
+    return _make([*whole, *_terms(_atom("floordiv", rest, b))])
+
+
 def _divide_exactly(a: DimLike, b: DimLike) -> DimLike | None:
-    if not isinstance(b, Dim) or len(b.terms) != 1:
+    """The polynomial q with ``a == q * b``, if there is one: long division by the leading term."""
+    if not isinstance(b, Dim):
         return None
-    (divisor, scale), out = b.terms[0], []
-    for mono, c in _terms(a):
-        powers = dict(mono)
-        for atom, p in divisor:
-            powers[atom] = powers.get(atom, 0) - p
-        if c % scale or min(powers.values(), default=0) < 0:
+    lead, scale = b.terms[0]
+    quotient: list[tuple[Mono, int]] = []
+    rest = a
+    for _ in range(64):
+        if isinstance(rest, int):
+            return _make(quotient) if rest == 0 else None
+        mono = _divide_mono(rest.terms[0][0], lead)
+        if mono is None or rest.terms[0][1] % scale:
             return None
-        out.append((tuple((x, powers[x]) for x, _ in mono if powers[x]), c // scale))
-    return _make(out)
+        quotient.append((mono, rest.terms[0][1] // scale))
+        rest = rest - b * _make(quotient[-1:])
+    return None
+
+
+def _divide_mono(a: Mono, b: Mono) -> Mono | None:
+    powers = dict(a)
+    for atom, p in b:
+        powers[atom] = powers.get(atom, 0) - p
+        if powers[atom] < 0:
+            return None
+    return tuple((x, powers[x]) for x, _ in a if powers[x])
 
 
 def mod(a: DimLike, b: DimLike) -> DimLike:
-    """``a % b`` with the sign of ``b`` (Python's)."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a % b
-    if b == 1 or a == b or (isinstance(b, int) and isinstance(a, Dim) and all(c % b == 0 for _, c in a.terms)):
+    """``a % b`` with the sign of ``b`` (Python's). Raises ``AotgradValueError`` where ``b`` is the number 0."""
+    if isinstance(b, int):
+        if b == 0:
+            raise AotgradValueError("size modulo zero")
+        if isinstance(a, int):
+            return a % b
+        rest = _make([(m, c % abs(b)) for m, c in a.terms])
+        if isinstance(rest, int):
+            return rest % b
+        return _atom("mod", rest, b)
+    if (isinstance(a, int) and a == 0) or _divide_exactly(a, b) is not None:
         return 0
     return _atom("mod", a, b)
 
@@ -255,22 +326,45 @@ def mod(a: DimLike, b: DimLike) -> DimLike:
 def _ordered(kind: str, a: DimLike, b: DimLike) -> DimLike:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b) if kind == "min" else max(a, b)
-    if a == b:
-        return a
-    gap = b - a
-    if _never_negative(gap):
-        return a if kind == "min" else b
-    if _never_negative(-gap):
-        return b if kind == "min" else a
-    first, second = sorted((a, b), key=to_text)
-    return _atom(kind, first, second)
+    kept: list[DimLike] = []
+    for x in (*_operands(kind, a), *_operands(kind, b)):
+        if not any(_settled(kind, y, x) for y in kept):
+            kept = [y for y in kept if not _settled(kind, x, y)]
+            kept.append(x)
+    kept.sort(key=to_text)
+    out = kept[0]
+    for x in kept[1:]:
+        out = _atom(kind, out, x)
+    return out
+
+
+def _operands(kind: str, d: DimLike) -> list[DimLike]:
+    """What a min (or max) of mins is taken over, so that grouping and order do not matter."""
+    out: list[DimLike] = []
+    while isinstance(d, Dim) and len(d.terms) == 1 and d.terms[0][1] == 1 and len(d.terms[0][0]) == 1 and d.terms[0][0][0][1] == 1 and d.terms[0][0][0][0][0] == kind:
+        _, left, right = d.terms[0][0][0][0]
+        out.append(right)  # type: ignore[arg-type]
+        d = left  # type: ignore[assignment]
+    return [d, *reversed(out)]
+
+
+def _settled(kind: str, a: DimLike, b: DimLike) -> bool:
+    """Whether ``a`` wins over ``b`` for all sizes."""
+    return _never_negative(b - a if kind == "min" else a - b)
 
 
 def _never_negative(d: DimLike) -> bool:
-    # Sizes and all atoms but mod by a negative are >= 0, so a polynomial with no negative coefficient is too.
+    # Sizes are >= 0, so a polynomial of things that are, with no negative coefficient, is too. False means "not known".
     if isinstance(d, int):
         return d >= 0
-    return all(c >= 0 and all(a[0] in ("sym", "mod") or (a[0] in ("min", "max", "floordiv") and all(_never_negative(s) for s in a[1:])) for a, _ in m) for m, c in d.terms)  # type: ignore[arg-type]
+    return all(c >= 0 and all(p % 2 == 0 or _atom_never_negative(a) for a, p in m) for m, c in d.terms)
+
+
+def _atom_never_negative(atom: Atom) -> bool:
+    if atom[0] == "sym":
+        return True
+    a, b = (_never_negative(x) for x in atom[1:])  # type: ignore[arg-type]
+    return {"floordiv": a and b, "mod": b, "min": a and b, "max": a or b}[str(atom[0])]
 
 
 def minimum(a: DimLike, b: DimLike) -> DimLike:
@@ -296,7 +390,8 @@ def _less(a: DimLike, b: DimLike, strict: bool) -> bool:
 
 def _substitute_atom(atom: Atom, env: Mapping[str, DimLike]) -> DimLike:
     if atom[0] == "sym":
-        return env.get(str(atom[1]), Dim((((((atom), 1),), 1),)))
+        name = str(atom[1])
+        return env[name] if name in env else Dim(((((atom, 1),), 1),))
     a, b = (substitute(x, env) for x in atom[1:])  # type: ignore[arg-type]
     return {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum}[str(atom[0])](a, b)
 
@@ -337,33 +432,95 @@ def _atom_text(atom: Atom) -> str:
     return f"{atom[0]}({to_text(atom[1])}, {to_text(atom[2])})"  # type: ignore[arg-type]
 
 
+_TOKEN: Final = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|(//|[-+*%(),])|$)", re.ASCII)
+_CALLS: Final[dict[str, Callable[[DimLike, DimLike], DimLike]]] = {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum}
+_PRODUCTS: Final[dict[str, Callable[[DimLike, DimLike], DimLike]]] = {"*": operator.mul, "//": floordiv, "%": mod}
+
+
 def parse(text: str) -> DimLike:
-    """A size from its text: integers, names, ``+ - * // %``, and floordiv, mod, min, max.
+    """A size from its text: integers, names, ``+ - * // %``, parentheses, and floordiv, mod, min, max. Raises ``AotgradValueError``.
 
     >>> parse("2*n + floordiv(m, 2)")
     Dim(2 * n + floordiv(m, 2))
     """
-    try:
-        return _from_ast(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, KeyError, RecursionError):
-        raise AotgradValueError(f"size {text!r} is not understood; write integers and names joined by + - * // %") from None
+    return _Reader(text).read()
 
 
-_CALLS = {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum}
+class _Reader:
+    """Recursive descent; the depth is that of parentheses, not the length of a sum."""
 
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        self.at = self.depth = 0
+        end = 0
+        while end < len(text.rstrip()):
+            m = _TOKEN.match(text, end)
+            if m is None or m.end() == end:
+                self.fail()
+            self.tokens.append(m[0].strip())
+            end = m.end()
 
-def _from_ast(node: ast.expr) -> DimLike:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.Name):
-        return symbol(node.id)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_from_ast(node.operand)
-    if isinstance(node, ast.BinOp):
-        a, b = _from_ast(node.left), _from_ast(node.right)
-        kinds: dict[type, Callable[[], DimLike]] = {
-            ast.Add: lambda: a + b, ast.Sub: lambda: a - b, ast.Mult: lambda: a * b, ast.FloorDiv: lambda: floordiv(a, b), ast.Mod: lambda: mod(a, b)}
-        return kinds[type(node.op)]()
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
-        return _CALLS[node.func.id](_from_ast(node.args[0]), _from_ast(node.args[1]))
-    raise KeyError(ast.dump(node))
+    def fail(self) -> NoReturn:
+        raise AotgradValueError(f"size {self.text!r} is not understood; write integers and names joined by + - * // %")
+
+    def take(self, *wanted: str) -> str:
+        """The next token if it is one of ``wanted`` (any, when none is given), else ""."""
+        token = self.tokens[self.at] if self.at < len(self.tokens) else ""
+        if not token or (wanted and token not in wanted):
+            return ""
+        self.at += 1
+        return token
+
+    def need(self, token: str) -> None:
+        if not self.take(token):
+            self.fail()
+
+    def read(self) -> DimLike:
+        out = self.sum()
+        if self.at != len(self.tokens):
+            self.fail()
+        return out
+
+    def sum(self) -> DimLike:
+        terms = list(_terms(self.product()))
+        while sign := self.take("+", "-"):
+            terms += _terms(self.product() if sign == "+" else -self.product())
+        return _make(terms)
+
+    def product(self) -> DimLike:
+        negative = False
+        while sign := self.take("-", "+"):
+            negative ^= sign == "-"
+        out = -self.atom() if negative else self.atom()
+        while op := self.take("*", "//", "%"):
+            minus = bool(self.take("-"))
+            x = self.atom()
+            out = _PRODUCTS[op](out, -x if minus else x)
+        return out
+
+    def atom(self) -> DimLike:
+        token = self.take()
+        if token == "(":
+            out = self.nested(self.sum)
+            self.need(")")
+            return out
+        if token in _CALLS and self.take("("):
+            a = self.nested(self.sum)
+            self.need(",")
+            b = self.nested(self.sum)
+            self.need(")")
+            return _CALLS[token](a, b)
+        if token.isdecimal():
+            return int(token)
+        if not token.isidentifier():
+            self.fail()
+        return symbol(token)
+
+    def nested(self, read: Callable[[], DimLike]) -> DimLike:
+        self.depth += 1
+        if self.depth > 100:
+            self.fail()
+        out = read()
+        self.depth -= 1
+        return out

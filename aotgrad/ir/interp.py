@@ -14,7 +14,7 @@ from .core import Block, Func, Op, Value
 from .transforms.rewrite import decompose_func
 from .types import TensorType
 
-__all__ = ["bind_sizes", "run"]
+__all__ = ["bind_sizes", "run", "run_op"]
 
 
 def bind_sizes(types: Sequence[TensorType], arrays: Sequence[Any], names: Sequence[str] | None = None) -> dict[str, int]:
@@ -68,11 +68,11 @@ def _run_block(block: Block, args: Sequence[Any], sizes: Mapping[str, int]) -> l
     env: dict[Value, Any] = dict(zip(block.args, args))
     for op in block.ops:
         ins = [env[o] for o in op.operands]
-        env.update(zip(op.results, _run_op(op, ins, sizes)))
+        env.update(zip(op.results, run_op(op, ins, sizes)))
     return [env[o] for o in block.outputs]
 
 
-def _run_op(op: Op, ins: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
+def run_op(op: Op, ins: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any]:
     attrs = {k: _resolve(v, sizes) for k, v in op.attrs.items()}
     if op.name == "scan":
         return _run_scan(op, ins, attrs, sizes)

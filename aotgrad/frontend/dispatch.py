@@ -1,0 +1,283 @@
+"""Calls of public functions: into the current trace, or eagerly through a cached program. Builds the function and method tables from the registry."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import aotgrad.ir.ops  # noqa: F401  (fills the registry)
+from aotgrad.ir import Func, TensorType
+from aotgrad.ir.transforms.rewrite import substitute_func
+from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.dtypes import DType, as_dtype
+from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
+
+from . import eager
+from .front import FrontBuilder, Operand, Public, emit_public, number_operand, publics
+from .program import Program
+from .promotion import Kind
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, user_loc
+
+__all__ = ["NUMPY", "TORCH", "call", "function", "is_array_like", "program_of"]
+
+TORCH, NUMPY = publics()
+_NUMBERS = (int, float, bool)
+
+
+class _Flavour:
+    __slots__ = ("cls", "torch", "traced")
+
+    def __init__(self, torch: bool, cls: type[Any] | None, traced: type[Any]) -> None:
+        self.torch, self.cls, self.traced = torch, cls, traced
+
+
+_TORCH = _Flavour(True, Tensor, TracedTensor)
+_TAPED = _Flavour(False, ArrayTensor, TracedArray)
+_PLAIN = _Flavour(False, None, TracedArray)
+
+
+def is_array_like(x: Any) -> bool:
+    """Whether ``x`` can be an operand: tensors, arrays, numbers."""
+    return isinstance(x, (Tensor, np.ndarray, np.generic, int, float))
+
+
+def call(public: Public, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of a public function with whatever the user gave."""
+    arguments = public.bind(args, kwargs)
+    return run(public, arguments)
+
+
+def run(public: Public, arguments: dict[str, Any]) -> Any:
+    """A call with bound arguments."""
+    operands, flavour, trace = _gather(public, arguments)
+    if trace is None:
+        trace = current()
+    if trace is not None:
+        return _run_traced(public, arguments, operands, flavour, trace)
+    return _run_eager(public, arguments, operands, flavour)
+
+
+def _operands_of(public: Public, arguments: dict[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for name in public.tensors:
+        given = arguments.get(name)
+        if isinstance(given, (list, tuple)) and (name == public.star or not _numeric_list(given)):
+            if name == public.star and len(given) == 1 and isinstance(given[0], (list, tuple)):
+                given = given[0]
+            arguments[name] = list(given)
+            found += given
+        elif given is not None:
+            if isinstance(given, (list, tuple)):
+                given = arguments[name] = np.asarray(given)
+            found.append(given)
+    return found
+
+
+def _numeric_list(x: Sequence[Any]) -> bool:
+    return not any(isinstance(v, (Tensor, np.ndarray)) or (isinstance(v, (list, tuple)) and not _numeric_list(v)) for v in x)
+
+
+def _gather(public: Public, arguments: dict[str, Any]) -> tuple[list[Any], _Flavour, Trace | None]:
+    operands = _operands_of(public, arguments)
+    flavour, trace = _PLAIN, None
+    for x in operands:
+        if isinstance(x, Tensor):
+            if isinstance(x, ArrayTensor):
+                if flavour is _PLAIN:
+                    flavour = _TAPED
+            else:
+                flavour = _TORCH
+            if isinstance(x, Traced) and (trace is None or trace.encloses(x._trace)):
+                trace = x._trace
+    if trace is not None:
+        here = current()
+        trace = here if here is not None else trace
+    return operands, flavour, trace
+
+
+def _bad(public: Public, x: Any) -> AotgradTypeError:
+    return AotgradTypeError(f"{public.name}(): an argument is {type(x).__name__}; arrays, tensors and numbers are accepted ({', '.join(public.tensors)})")
+
+
+# ---- traced -----------------------------------------------------------------------------------------------------------------------
+
+def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour, trace: Trace) -> Any:
+    b = FrontBuilder(trace, flavour.torch, user_loc())
+    wrapped = [_traced_operand(public, x, trace) for x in operands]
+    results = emit_public(public, b, _replaced(public, arguments, wrapped))
+    return _restore(results, lambda v: flavour.traced._of(trace, v))
+
+
+def _traced_operand(public: Public, x: Any, trace: Trace) -> Operand:
+    if isinstance(x, Traced):
+        v = trace.value_of(x)
+        return Operand(Kind(v.type.dtype, x._weak, len(v.type.shape)), v)
+    if isinstance(x, _NUMBERS) and not isinstance(x, np.generic):
+        return number_operand(x)
+    if isinstance(x, Tensor):
+        return _captured(x, x._data, trace)
+    if isinstance(x, (np.ndarray, np.generic)):
+        return _captured(x, native(np.asarray(x)), trace)
+    if hasattr(x, "symbols"):  # a size
+        v = trace.builder.size(dim=trace.canonical(x))
+        return Operand(Kind(v.type.dtype, True, 0), v)
+    raise _bad(public, x)
+
+
+def _captured(x: Any, data: Any, trace: Trace) -> Operand:
+    if isinstance(x, np.generic):
+        v = trace.builder.constant(value=np.array(x))
+    else:
+        v = trace.capture(x, data)
+    return Operand(Kind(v.type.dtype, False, len(v.type.shape)), v)
+
+
+def _replaced(public: Public, arguments: dict[str, Any], wrapped: list[Operand]) -> dict[str, Any]:
+    out, it = dict(arguments), iter(wrapped)
+    for name in public.tensors:
+        given = out.get(name)
+        if isinstance(given, list):
+            out[name] = [next(it) for _ in given]
+        elif given is not None:
+            out[name] = next(it)
+    return out
+
+
+def _restore(results: Any, make: Callable[[Any], Any]) -> Any:
+    if isinstance(results, tuple):
+        made = [make(v) for v in results]
+        return type(results)(*made) if hasattr(results, "_fields") else tuple(made)
+    return make(results)
+
+
+# ---- eager ------------------------------------------------------------------------------------------------------------------------
+
+_CACHE_SIZE = 4096
+_programs: OrderedDict[Any, tuple[Program, Any]] = OrderedDict()
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_freeze(v) for v in value)
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, slice):
+        return ("slice", value.start, value.stop, value.step)
+    return (type(value), value)
+
+
+def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> Any:
+    keys = []
+    for x in operands:
+        if isinstance(x, (Tensor, np.ndarray)):
+            data = x._data if isinstance(x, Tensor) else x
+            keys.append((data.dtype, data.shape))
+        elif isinstance(x, _NUMBERS) and not isinstance(x, np.generic):
+            keys.append((type(x), x) if public.op.name == "pow" else (type(x), None))
+        elif isinstance(x, np.generic):
+            keys.append((x.dtype, ()))
+        else:
+            raise _bad(public, x)
+    others = tuple((k, _freeze(v)) for k, v in arguments.items() if k not in public.tensors)
+    shape = tuple((k, len(v) if isinstance(v, list) else v is not None) for k, v in arguments.items() if k in public.tensors)
+    key = (public.op.name, public.name, flavour.torch, tuple(keys), others, shape)
+    try:
+        entry = _programs.get(key)
+    except TypeError:
+        bad = next((k for k, v in arguments.items() if k not in public.tensors and isinstance(v, (Tensor, dict, set))), "an argument")
+        raise AotgradTypeError(f"{public.name}(): {bad} must be a plain Python value here, not an array") from None
+    if entry is None:
+        entry = _programs[key] = _build(public, arguments, operands, flavour)
+        if len(_programs) > _CACHE_SIZE:
+            _programs.popitem(last=False)
+    program, structure, dtypes = entry  # type: ignore[misc]
+    inputs = [x if isinstance(x, Tensor) else np.asarray(x, dtype=d) for x, d in zip(operands, dtypes) if d is not _SKIP]
+    outs = program.run(inputs) if flavour.cls is None else eager.apply(program, inputs, flavour.cls)
+    if flavour.cls is None:
+        outs = [_numpy_result(o, inputs) for o in outs]
+    if structure is None:
+        return outs[0]
+    return structure(*outs) if hasattr(structure, "_fields") else structure(outs)
+
+
+def _numpy_result(out: Any, inputs: Sequence[Any]) -> Any:
+    """NumPy's own scalar for rank 0; never a view of an input."""
+    if out.ndim == 0:
+        return out[()]
+    return out.copy() if any(isinstance(x, np.ndarray) and np.may_share_memory(out, x) for x in inputs) else out
+
+
+_SKIP = object()
+
+
+def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> Any:
+    """The program of one call: sizes are static, Python numbers are rank-0 arguments of their promoted dtype."""
+    trace = Trace(public.name, examples={}, hidden=False)
+    b = FrontBuilder(trace, flavour.torch, None)
+    wrapped, dtypes = [], []
+    for x in operands:
+        if isinstance(x, (Tensor, np.ndarray, np.generic)):
+            dtype = x._dtype if isinstance(x, Tensor) else DTYPES.get(np.dtype(x.dtype)) or as_dtype(x.dtype)
+            shape = x._data.shape if isinstance(x, Tensor) else x.shape
+            v = trace.block.add_arg(TensorType(tuple(shape), dtype))
+            wrapped.append(Operand(Kind(dtype, False, len(shape)), v))
+            dtypes.append(dtype.np)
+        else:
+            slot = len(dtypes)
+            dtypes.append(_SKIP)
+            wrapped.append(number_operand(x, None if public.op.name == "pow" else functools.partial(_number_arg, trace, dtypes, slot)))
+    results = emit_public(public, b, _replaced(public, arguments, wrapped))
+    many = results if isinstance(results, tuple) else (results,)
+    trace.block.outputs = list(many)
+    order = _argument_order(trace, dtypes, wrapped)
+    trace.block.args = [trace.block.args[i] for i in order]
+    func = substitute_func(Func(public.op.name, trace.block), trace.equal)
+    structure = None if not isinstance(results, tuple) else type(results)
+    return Program(func, public.op.node_name), structure, dtypes
+
+
+def _number_arg(trace: Trace, dtypes: list[Any], slot: int, dtype: DType) -> Any:
+    dtypes[slot] = dtype.np
+    v = trace.block.add_arg(TensorType((), dtype))
+    trace.lifted[v] = (slot, v)
+    return v
+
+
+def _argument_order(trace: Trace, dtypes: list[Any], wrapped: list[Operand]) -> list[int]:
+    """Arguments in the order of the operands (numbers got theirs when promotion had decided)."""
+    slots = {id(v): slot for v, (slot, _) in trace.lifted.items()}
+    arrays = iter([i for i, d in enumerate(dtypes) if wrapped[i].value is not None])
+    position = []
+    for place, a in enumerate(trace.block.args):
+        position.append((slots[id(a)] if id(a) in slots else next(arrays), place))
+    trace.lifted.clear()
+    return [place for _, place in sorted(position)]
+
+
+def program_of(name: str, types: Sequence[TensorType], body: Callable[..., Any]) -> Program:
+    """A program from a body over IR values (for functions that have no public op)."""
+    trace = Trace(name, examples={}, hidden=False)
+    b = FrontBuilder(trace, True, None)
+    out = body(b, *[trace.block.add_arg(t) for t in types])
+    trace.block.outputs = list(out) if isinstance(out, (tuple, list)) else [out]
+    return Program(Func(name, trace.block), f"{name.capitalize()}Backward0")
+
+
+# ---- tables -----------------------------------------------------------------------------------------------------------------------
+
+def function(public: Public, name: str) -> Callable[..., Any]:
+    """The public function."""
+
+    def fn(*args: Any, **kwargs: Any) -> Any:
+        return call(public, args, kwargs)
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__module__ = "aotgrad"
+    fn.__doc__ = public.op.doc
+    fn.__signature__ = public.signature  # type: ignore[attr-defined]
+    return fn

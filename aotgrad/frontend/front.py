@@ -1,0 +1,250 @@
+"""From public arguments to IR ops: conversion, promotion, broadcasting, then the op's ``canon``. The same code serves tracing and eager programs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Builder, Loc, TensorType, Value, opdef
+from aotgrad.ir.dims import Dim, DimLike
+from aotgrad_runtime import dtypes
+from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
+
+from .promotion import Kind, promote, python_dtype, to_float
+from .trace import Trace, user_loc
+
+__all__ = ["FrontBuilder", "Operand", "Public", "emit_public", "publics"]
+
+_RENAMES = {"axis": "dim", "axes": "dims", "keepdims": "keepdim", "ddof": "correction", "x": "input", "a": "input", "x1": "input", "x2": "other", "y": "other"}
+
+
+class FrontBuilder(Builder):
+    """A builder that knows the flavour of the call and joins sizes through the trace."""
+
+    def __init__(self, trace: Trace, torch: bool, loc: Loc | None) -> None:
+        super().__init__(trace.block, loc)
+        self.trace, self.torch = trace, torch
+
+    def emit(self, name: str, operands: Sequence[Value], attrs: Any = None, regions: Any = (), loc: Loc | None = None) -> tuple[Value, ...]:
+        if self.trace.equal:
+            for o in operands:
+                self.refresh(o)
+        return super().emit(name, operands, attrs, regions, loc)
+
+    def refresh(self, v: Value) -> Value:
+        """Rewrites the sizes in a value's type that were found equal to others."""
+        shape = tuple(self.trace.canonical(d) for d in v.type.shape)
+        if shape != v.type.shape:
+            v.type = TensorType(shape, v.type.dtype, v.type.layout)
+        return v
+
+    def join(self, a: DimLike, b: DimLike, what: str = "") -> DimLike:
+        """Broadcast of two sizes."""
+        return self.trace.join(a, b)
+
+    def equate(self, a: DimLike, b: DimLike, what: str) -> None:
+        """Two sizes that must be equal."""
+        a, b = self.trace.canonical(a), self.trace.canonical(b)
+        if a == b:
+            return
+        na, nb = self.trace.example(a), self.trace.example(b)
+        if na is not None and nb is not None and na != nb:
+            raise AotgradValueError(f"{user_loc()}: {what}: sizes {na} and {nb} differ")
+        self.trace.assume(a, b)
+
+    def join_product(self, a: DimLike, b: DimLike, what: str) -> None:
+        """Two numbers of elements that must be equal."""
+        self.equate(a, b, what)
+
+    def with_size(self, x: Value, dim: int, size: DimLike) -> Value:
+        """``x`` with a size known to be equal written as ``size`` (a size of 1 stays: it broadcasts)."""
+        return self.refresh(x)
+
+
+class Operand:
+    """An array argument on its way in: an IR value, or a Python number that becomes one when its dtype is known."""
+
+    __slots__ = ("kind", "make", "number", "value")
+
+    def __init__(self, kind: Kind, value: Value | None = None, number: Any = None, make: Any = None) -> None:
+        self.kind, self.value, self.number, self.make = kind, value, number, make
+
+    def at(self, b: Builder, dtype: DType) -> Value:
+        """The value in ``dtype``."""
+        if self.value is None:
+            return self.make(dtype) if self.make is not None else b.scalar(dtype.np.type(self.number).item(), dtype)  # type: ignore[no-any-return]
+        return b.to_dtype(self.value, dtype)
+
+    def plain(self, b: Builder) -> Value:
+        """The value in its own dtype."""
+        return self.at(b, self.kind.dtype)
+
+
+def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> list[Value]:
+    mode = op.front.promote if op.front else "none"
+    kinds = [o.kind for o in operands]
+    if mode == "none":
+        return [o.plain(b) for o in operands]
+    if mode == "bool":
+        values = [o.plain(b) for o in operands]
+        return _broadcast(b, [v if v.type.dtype is dtypes.bool_ else b.ne(v, b.full_like(v, 0)) for v in values])
+    if mode == "where":
+        condition = operands[0].plain(b)
+        condition = condition if condition.type.dtype is dtypes.bool_ else b.ne(condition, b.full_like(condition, 0))
+        dtype = promote(kinds[1:], b.torch)
+        return _broadcast(b, [condition, *(o.at(b, dtype) for o in operands[1:])])
+    dtype = promote(kinds, b.torch)
+    if mode == "float":
+        dtype = to_float(dtype, b.torch)
+    values = [o.at(b, dtype) for o in operands]
+    return values if mode == "contract" else _broadcast(b, values)
+
+
+def _broadcast(b: FrontBuilder, values: list[Value]) -> list[Value]:
+    if len(values) == 1:
+        return values
+    rank = max(len(v.type.shape) for v in values)
+    shape: list[DimLike] = [1] * rank
+    for v in values:
+        lead = rank - len(v.type.shape)
+        for i, d in enumerate(v.type.shape):
+            shape[lead + i] = b.join(shape[lead + i], d)
+    for v in values:
+        b.refresh(v)
+    target = tuple(b.trace.canonical(d) for d in shape)
+    return [b.expand(v, target) for v in values]
+
+
+class Public:
+    """A public function: its op, its signature, which parameters are arrays, and how arguments become ops."""
+
+    def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any) -> None:
+        self.op, self.name, self.canon = op, name, canon
+        self.signature = _parse(signature)
+        front = op.front
+        assert front is not None
+        names = list(self.signature.parameters)
+        count = 1 if op.variadic and not front.tensors else len(op.operands)
+        self.tensors = front.tensors or tuple(names[:count])
+        self.simple = canon is None and len(names) == len(op.operands)
+        self.star = next((n for n, p in self.signature.parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by parameter name; NumPy's spellings (axis, keepdims, ddof) are understood."""
+        if kwargs:
+            kwargs = {self._rename(k): v for k, v in kwargs.items()}
+            if kwargs.get("out", self) is None:
+                del kwargs["out"]
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise AotgradTypeError(f"{self.name}(): {error}; its signature is {self.name}{self.signature}") from None
+        return bound.arguments
+
+    def _rename(self, key: str) -> str:
+        if key in self.signature.parameters:
+            return key
+        new = _RENAMES.get(key, key)
+        if new not in self.signature.parameters and f"{new}s" in self.signature.parameters:
+            return f"{new}s"
+        if new == "dims" and "dim" in self.signature.parameters:
+            return "dim"
+        return new
+
+
+def _parse(signature: str) -> inspect.Signature:
+    """``"sum(input, dim=None, *, dtype=None)"`` as a signature object."""
+    tree = ast.parse(f"def {signature}: pass").body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    spec, out = tree.args, []
+    kinds = inspect.Parameter
+    defaults: list[Any] = [kinds.empty] * (len(spec.args) - len(spec.defaults)) + [ast.literal_eval(d) for d in spec.defaults]
+    out += [kinds(a.arg, kinds.POSITIONAL_OR_KEYWORD, default=d) for a, d in zip(spec.args, defaults)]
+    if spec.vararg:
+        out.append(kinds(spec.vararg.arg, kinds.VAR_POSITIONAL))
+    out += [kinds(a.arg, kinds.KEYWORD_ONLY, default=kinds.empty if d is None else ast.literal_eval(d)) for a, d in zip(spec.kwonlyargs, spec.kw_defaults)]
+    return inspect.Signature(out)
+
+
+def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> Any:
+    """Runs the op's ``canon`` on operands (``Operand`` objects stand in ``arguments`` for arrays). Gives a value or a tuple of them."""
+    op = public.op
+    operands: list[Operand] = []
+    places: list[tuple[str, int | None]] = []
+    for name in public.tensors:
+        given = arguments.get(name)
+        if isinstance(given, (list, tuple)):
+            places += [(name, i) for i in range(len(given))]
+            operands += given
+        elif isinstance(given, Operand):
+            places.append((name, None))
+            operands.append(given)
+    try:
+        values = _common(op, b, operands)
+        if public.canon is None:
+            results = b.emit(op.name, values)
+            return results[0] if len(results) == 1 else results
+        filled = dict(arguments)
+        for name in public.tensors:
+            if isinstance(filled.get(name), (list, tuple)):
+                filled[name] = [None] * len(filled[name])
+        for (name, i), v in zip(places, values):
+            if i is None:
+                filled[name] = v
+            else:
+                filled[name][i] = v
+        return _call_canon(public, b, filled)
+    except AotgradError as error:
+        raise _located(error, b.loc, public.name) from error
+
+
+def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
+    args: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for name, p in public.signature.parameters.items():
+        if name not in filled:
+            continue
+        if p.kind is inspect.Parameter.VAR_POSITIONAL:
+            args += filled[name]
+        elif p.kind is inspect.Parameter.KEYWORD_ONLY or len(args) < list(public.signature.parameters).index(name):
+            keywords[name] = filled[name]
+        else:
+            args.append(filled[name])
+    return public.canon(b, *args, **keywords)
+
+
+def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:
+    """The error with the user's line in front, once."""
+    text = str(error)
+    if loc is None or text.startswith(str(loc)):
+        return error
+    return type(error)(f"{loc}: {loc.source}\n  {name}: {text}" if loc.source else f"{loc}: {name}: {text}")
+
+
+def number_operand(x: Any, make: Any = None) -> Operand:
+    """A Python number: weak."""
+    return Operand(Kind(python_dtype(x), weak=True, rank=0), number=x, make=make)
+
+
+def publics() -> tuple[dict[str, Public], dict[str, Public]]:
+    """Public functions by torch's name and by NumPy's."""
+    torch: dict[str, Public] = {}
+    numpy: dict[str, Public] = {}
+    for op in opdef.all_ops().values():
+        front = op.front
+        if front is None:
+            continue
+        name = front.signature.partition("(")[0]
+        for n in (name, *front.aliases):
+            torch[n] = Public(op, n, front.signature, front.canon)
+        for n in front.np:
+            numpy[n] = Public(op, n, front.np_signature or front.signature, front.np_canon or front.canon)
+    return torch, numpy
+
+
+SIZES = (int, Dim, np.integer)

@@ -1,0 +1,177 @@
+"""A program: one IR function with what is derived from it on demand, and its eager execution op by op.
+
+Each primitive op has one eager implementation: NumPy where that is exactly rounded or a move, else a native kernel from ``native``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Block, Builder, Func, Op, Value, interp, opdef
+from aotgrad.ir.transforms.cleanup import standard
+from aotgrad.ir.transforms.differentiate import differentiate, transpose_into
+from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block
+from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradValueError
+
+from . import native
+
+__all__ = ["Program", "Pullback"]
+
+Arrays = Sequence[Any]
+
+
+class Pullback:
+    """The backward program of some cotangents: its arguments are the ``inputs`` and ``outputs`` it needs (by index), then the cotangents."""
+
+    __slots__ = ("inputs", "outputs", "program")
+
+    def __init__(self, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        self.program, self.inputs, self.outputs = program, inputs, outputs
+
+
+class Program:
+    """``func`` (all sizes static) ready to run on arrays."""
+
+    __slots__ = ("_jvps", "_plan", "_vjps", "func", "name", "runner")
+
+    def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None) -> None:
+        self.func, self.name, self.runner = func, name, runner
+        self._plan: list[Any] | None = None
+        self._vjps: dict[Any, Pullback] = {}
+        self._jvps: dict[Any, Program] = {}
+
+    def run(self, arrays: Arrays) -> list[Any]:
+        """Outputs as fresh or aliasing arrays."""
+        if self.runner is not None:
+            return self.runner(*arrays)
+        if self._plan is None:
+            self._plan = _plan(standard(_copy(self.func)))
+        return _execute(self._plan, arrays)
+
+    def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
+        """The backward program for the ``active`` inputs, where cotangents are ``present`` for these outputs."""
+        found = self._vjps.get((active, present))
+        if found is None:
+            found = self._vjps[active, present] = _derive_pullback(self.func, self.name, active, present)
+        return found
+
+    def pushforward(self, active: tuple[bool, ...]) -> Program:
+        """(inputs, tangents of active inputs) -> (outputs, tangents of float outputs)."""
+        found = self._jvps.get(active)
+        if found is None:
+            found = self._jvps[active] = Program(_derive_jvp(self.func, active), self.name)
+        return found
+
+
+def _copy(func: Func) -> Func:
+    block = Block(func.arg_types)
+    env: dict[Value, Value] = dict(zip(func.args, block.args))
+    copy_ops(Builder(block), func.body.ops, env)
+    block.outputs = [env[o] for o in func.outputs]
+    return Func(func.name, block, func.attrs)
+
+
+def _derive_jvp(func: Func, active: Sequence[bool]) -> Func:
+    block = Block(func.arg_types)
+    b = Builder(block)
+    ins = list(block.args)
+    tangents = [block.add_arg(x.type) if on else None for x, on in zip(ins, active)]
+    outs, moved = differentiate(b, b, decompose_block(func.body), ins, tangents)
+    block.outputs = [*outs, *(b.zeros(o) if t is None else t for o, t in zip(outs, moved) if o.type.dtype.is_differentiable)]
+    return Func(func.name, block)
+
+
+def _derive_pullback(func: Func, name: str, active: Sequence[bool], present: Sequence[bool]) -> Pullback:
+    """Everything nonlinear that the transposed part needs is recomputed from inputs and outputs, so that these alone are saved."""
+    block, aside = Block(func.arg_types), Block()
+    b, lb = Builder(block), Builder(aside)
+    ins = list(block.args)
+    tangents = [Value(x.type) if on else None for x, on in zip(ins, active)]
+    outs, moved = differentiate(b, lb, decompose_block(func.body), ins, tangents)
+    cts = [Value(o.type) if on else None for o, on in zip(outs, present)]
+    wanted = [t for t in tangents if t is not None]
+    found = transpose_into(b, aside.ops, wanted, moved, cts)
+    results = [b.zeros(t) if c is None else c for c, t in zip(found, wanted)]
+    return _cut(block, ins, outs, [c for c in cts if c is not None], results, name)
+
+
+def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], results: list[Value], name: str) -> Pullback:
+    """The part of ``block`` that ``results`` need, stopping at inputs and at outputs."""
+    stops = {v: i for i, v in reversed(list(enumerate(outs))) if v not in ins}
+    needed: set[Value] = set()
+    work = list(results)
+    while work:
+        v = work.pop()
+        if v in needed:
+            continue
+        needed.add(v)
+        if v not in stops and v.op is not None:
+            work.extend(v.op.operands)
+    kept_ins = tuple(i for i, v in enumerate(ins) if v in needed)
+    kept_outs = tuple(sorted(i for v, i in stops.items() if v in needed))
+    new = Block([*(ins[i].type for i in kept_ins), *(outs[i].type for i in kept_outs), *(c.type for c in cts)])
+    env: dict[Value, Value] = dict(zip([*(ins[i] for i in kept_ins), *(outs[i] for i in kept_outs), *cts], new.args))
+    cut = [op for op in block.ops if any(r in needed and r not in stops for r in op.results)]
+    copy_ops(Builder(new), cut, env)
+    env.update(zip([outs[i] for i in kept_outs], new.args[len(kept_ins):]))
+    new.outputs = [env[r] for r in results]
+    return Pullback(Program(Func(f"{name}_backward", new), name), kept_ins, kept_outs)
+
+
+# ---- running ------------------------------------------------------------------------------------------------------------------------
+
+def _plan(func: Func) -> list[Any]:
+    """Slots: arguments first, then results; each step is (callable, operand slots, result slots)."""
+    slots: dict[Value, int] = {a: i for i, a in enumerate(func.args)}
+    steps = []
+    for op in func.body.ops:
+        where = [slots[o] for o in op.operands]
+        for r in op.results:
+            slots[r] = len(slots)
+        steps.append((_implementation(op), where, [slots[r] for r in op.results]))
+    return [len(slots), steps, [slots[o] for o in func.outputs]]
+
+
+def _execute(plan: list[Any], arrays: Arrays) -> list[Any]:
+    total, steps, outs = plan
+    env: list[Any] = [*arrays, *([None] * (total - len(arrays)))]
+    with np.errstate(all="ignore"):
+        for fn, where, results in steps:
+            out = fn(*[env[i] for i in where])
+            if len(results) == 1:
+                env[results[0]] = out
+            else:
+                for slot, value in zip(results, out):
+                    env[slot] = value
+    return [env[i] for i in outs]
+
+
+def _implementation(op: Op) -> Callable[..., Any]:
+    definition = opdef.get(op.name)
+    if op.regions:
+        return lambda *xs: interp.run_op(op, xs, {})
+    if not definition.exact:
+        kernel = native.kernel(op)
+        if kernel is not None:
+            return kernel
+    ref, attrs = definition.ref, op.attrs
+    assert ref is not None
+    dtype = op.result.type.dtype.np
+
+    def run(*xs: Any) -> Any:
+        try:
+            out = ref(*xs, **attrs)
+        except IndexError as error:
+            raise AotgradIndexError(f"{op.loc}: {error}") from None
+        except AotgradError:
+            raise
+        except ValueError as error:
+            raise AotgradValueError(f"{op.loc}: {error}") from None
+        return np.asarray(out, dtype)
+
+    return run
+
+
