@@ -178,11 +178,11 @@ def test_order_is_one_chain(name, dtype):
     a, b = rng.standard_normal((140, 600)).astype(t), rng.standard_normal((600, 530)).astype(t)
     whole = np.empty((140, 530), t)
     g(a, b, whole)
-    for rows, cols in ((slice(7, 12), slice(0, 530)), (slice(0, 140), slice(31, 47)), (slice(3, 5), slice(100, 229))):
+    for rows, cols in ((slice(7, 12), slice(0, 530)), (slice(0, 140), slice(31, 47)), (slice(3, 5), slice(100, 229)), (slice(20, 33), slice(0, 40))):
         part = np.empty((rows.stop - rows.start, cols.stop - cols.start), t)
         g(a[rows], b[:, cols], part)
         assert np.array_equal(part, whole[rows, cols])
-        if part.shape[0] > 4:
+        if part.shape[0] > 8:  # up to 8 rows, a transposed B is read in place, in several chains
             g(np.asfortranarray(a[rows]), np.asfortranarray(b[:, cols]), part)
             assert np.array_equal(part, whole[rows, cols])
     one = np.empty((1, 530), t)
@@ -204,6 +204,19 @@ def test_row_dots_do_not_depend_on_their_neighbours(name, dtype):
         one = np.empty((1, 1), t)
         g(a[i:i + 1], x, one)
         assert one[0, 0] == whole[i, 0]
+
+
+@cases
+def test_few_rows_or_columns_do_not_depend_on_their_neighbours(name, dtype):
+    rng, g, t = np.random.default_rng(5), get(name, dtype), NP[dtype]
+    a, b = rng.standard_normal((4, 333)).astype(t), rng.standard_normal((29, 333)).astype(t)
+    wide, tall = np.empty((4, 29), t), np.empty((29, 4), t)
+    g(a, b.T, wide)
+    g(b, a.T, tall)
+    assert np.array_equal(wide, tall.T)
+    part = np.empty((3, 7), t)
+    g(a[1:], b[5:12].T, part)
+    assert np.array_equal(part, wide[1:, 5:12])
 
 
 @cases

@@ -12,7 +12,7 @@ from aotgrad_runtime.errors import AotgradTypeError
 from ..target import Target
 from .driver import Config, entry, workspace
 from .emit import Vec
-from .gemv import row_dots, stream
+from .gemv import dot_tiles, row_dots, stream
 from .micro import Panel, panel
 from .pack import copy_rows, copy_strided, copy_transposed
 
@@ -43,7 +43,7 @@ def module(dtype: str, target: Target) -> GemmModule:
     if cfg.scalar is not None:
         parts += cfg.scalar.vec.declares()
     parts += [panel(p) for p in (*cfg.panels, *([cfg.scalar] if cfg.scalar else []))]
-    parts += [copy_rows(vec), copy_transposed(vec), copy_strided(vec), row_dots(vec, min(4 if many else 2, vec.lanes)), stream(vec, 8)]
+    parts += [copy_rows(vec), copy_transposed(vec), copy_strided(vec), row_dots(vec, min(4 if many else 2, vec.lanes)), dot_tiles(vec, 4 if many else 2), stream(vec, 8)]
     parts += [workspace(cfg), entry(cfg)]
     return GemmModule("\n".join(parts), (f"ag_gemm_{dtype}", f"ag_gemm_{dtype}_workspace"))
 
@@ -51,9 +51,9 @@ def module(dtype: str, target: Target) -> GemmModule:
 def config(dtype: str, target: Target) -> Config:
     """Tiles by the number of registers, blocks by the sizes of usual caches (32 KiB and 1 MiB)."""
     vec = Vec(dtype, target.lanes(dtype), target.fma)
-    rows = ((8,), (8, 4), (8, 4), (6, 3, 2)) if target.registers == 32 else ((8,), (6, 4))
+    rows = ((8,), (8, 4), (8, 4), (6, 4, 3, 2)) if target.registers == 32 else ((8,), (6, 4))
     branch = target.masked and target.vector_bits < 512
     panels = tuple(Panel(vec, i + 1, r, target.masked, branch) for i, r in enumerate(rows))
     scalar = None if target.masked else Panel(Vec(dtype, 1, target.fma), 1, (8 if target.registers == 32 else 4,), False, False)
-    kc, nc = 1024 // vec.size, 2048 // vec.size
-    return Config(vec, panels, scalar, kc=kc, mc=120, nc=nc, pack_b_bytes=256 << 10, pack_a_bytes=256 << 10)
+    kc, nc = 4096 // vec.size, 2048 // vec.size
+    return Config(vec, panels, scalar, kc=kc, mc=96, nc=nc, pack_b_bytes=1 << 20, pack_a_bytes=2 << 20, row_dots=8, col_dots=8 if dtype == "f32" else 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .emit import Fn, Val, Vec
-from .gemv import DOTS, STREAM
+from .gemv import DOT_TILES, DOTS, STREAM
 from .micro import PANEL_PARAMS, Panel
 from .pack import COPY, STRIDED, TRANSPOSE, call_copy
 
@@ -13,7 +13,6 @@ __all__ = ["Config", "entry", "workspace"]
 
 _SIZES = (("i64", "M"), ("i64", "N"), ("i64", "K"))
 _STRIDES = (("i64", "rsa"), ("i64", "csa"), ("i64", "rsb"), ("i64", "csb"))
-_ROW_DOTS = 4  # up to this many rows, B with unit row stride is read in place instead of being transposed first
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class Config:
     nc: int
     pack_b_bytes: int
     pack_a_bytes: int
+    row_dots: int  # up to this many rows, B with unit row stride is read in place instead of being transposed first
+    col_dots: int  # up to this many columns, A with unit column stride is read by vectors along k
 
     @property
     def strip(self) -> int:
@@ -51,12 +52,12 @@ def _unit(f: Fn, cfg: Config) -> dict[str, str]:
     unit = {name: f.cmp("eq", f"%{name}", 1) for name in ("rsa", "csa", "rsb", "csb")}
     wide = f.cmp("sgt", "%N", 1)
     adjacent = f.either(one_col, unit["csb"])
-    few = f.cmp("sle", "%M", _ROW_DOTS)
+    few_rows, few_cols = f.cmp("sle", "%M", cfg.row_dots), f.cmp("sle", "%N", cfg.col_dots)
     spread = f.both(wide, f.op(f"xor i1 {unit['csb']}, true"))
     return {
         "row_stream": f.both(f.both(one_row, wide), unit["csb"]),
-        "row_dots": f.both(f.both(few, unit["rsb"]), f.either(spread, f.both(one_row, one_col))),
-        "col_dots": f.both(one_col, unit["csa"]),
+        "row_dots": f.both(f.both(few_rows, unit["rsb"]), f.either(spread, f.both(one_row, one_col))),
+        "col_dots": f.both(f.either(one_col, f.both(few_cols, f.cmp("sge", "%K", 4 * cfg.vec.lanes))), unit["csa"]),
         "col_stream": f.both(one_col, unit["rsa"]),
         "adjacent": adjacent,
     }
@@ -65,12 +66,13 @@ def _unit(f: Fn, cfg: Config) -> dict[str, str]:
 def _plan(f: Fn, cfg: Config, adjacent: str) -> _Plan:
     size, lanes = cfg.vec.size, cfg.vec.lanes
     kc = f.ceil_div("%K", f.ceil_div("%K", cfg.kc))
-    nc = f.round_up(f.ceil_div("%N", f.ceil_div("%N", cfg.nc)), cfg.strip)
     mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), cfg.panels[-1].rows[0])
     large_b = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%N"), size), cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
     pack_b = f.either(f.op(f"xor i1 {adjacent}, true"), large_b)
     large_a = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%M"), size), cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))
     pack_a = f.both(large_a, f.cmp("ne", "%csa", 1))
+    most = f.select(pack_a, 2 * cfg.nc, cfg.nc)  # A is packed anew for every column block
+    nc = f.round_up(f.ceil_div("%N", f.ceil_div("%N", most)), cfg.strip)
     width = f.min(nc, f.round_up("%N", lanes))
     bytes_b = f.mul(f.add(f.mul(kc, width), lanes * cfg.strip), size)  # copy_transposed wants the slack
     bytes_b = f.select(pack_b, f.op(f"and i64 {f.add(bytes_b, 63)}, -64"), 0)
@@ -84,10 +86,8 @@ def workspace(cfg: Config) -> str:
     none = f.either(f.either(f.cmp("sle", "%M", 0), f.cmp("sle", "%N", 0)), f.cmp("sle", "%K", 0))
     f.when(none, lambda: f.ret("i64 0"))
     case = _unit(f, cfg)
-    vector = f.either(f.either(case["row_dots"], case["col_dots"]), case["col_stream"])
-    vector_bytes = f.mul(f.op('call i64 @llvm.smax.i64(i64 %M, i64 %K)'), cfg.vec.size)
-    f.when(case["row_stream"], lambda: f.ret("i64 0"))
-    f.when(vector, lambda: f.ret(f"i64 {vector_bytes}"))
+    for name, count in (("row_stream", "0"), ("row_dots", f.mul("%M", "%K")), ("col_dots", f.mul("%N", "%K")), ("col_stream", "%M")):
+        f.when(case[name], lambda count=count: f.ret(f"i64 {f.mul(count, cfg.vec.size)}"))  # type: ignore[misc]
     f.ret(f"i64 {_plan(f, cfg, case['adjacent']).total}")
     f.end()
     return f.text()
@@ -129,33 +129,41 @@ def _vector_cases(f: Fn, cfg: Config, case: dict[str, str], st: dict[str, str], 
     assert callable(done)
     vec, size = cfg.vec, cfg.vec.size
 
-    def contiguous(x: str, stride: str, count: str) -> str:
-        """x itself, or its copy in the workspace where its elements are not adjacent."""
+    def along_k(x: str, count: str, step: str, stride: str) -> tuple[str, str]:
+        """``count`` vectors of K elements, ``step`` apart, and their step: themselves, or copies in the workspace where ``stride`` is not unit."""
+        packed = f.mul("%K", size)
+
         def copy() -> list[str]:
-            call_copy(f, vec, STRIDED, [("ptr", "%workspace"), ("i64", 0), ("ptr", x), ("i64", 0), ("i64", stride), ("i64", 1), ("i64", count)])
-            return ["%workspace"]
-        return f.branch(f.cmp("ne", stride, size), copy, lambda: [x], ["ptr"])[0]
+            call_copy(f, vec, STRIDED, [("ptr", "%workspace"), ("i64", packed), ("ptr", x), ("i64", step), ("i64", stride), ("i64", count), ("i64", "%K")])
+            return ["%workspace", packed]
+        ptr, by = f.branch(f.cmp("ne", stride, size), copy, lambda: [x, step], ["ptr", "i64"])
+        return ptr, by
 
     def row_stream() -> None:
         f.raw(f"call void @{STREAM}_{vec.dtype}(i64 %N, i64 %K, ptr %A, i64 {st['csa']}, ptr %B, i64 {st['rsb']}, ptr %C, i1 {acc})")
         done()
 
-    def row_dots() -> None:
-        def row(m: str) -> None:
-            x = contiguous(f.at("%A", f.mul(m, st["rsa"])), st["csa"], "%K")
-            y = f.at("%C", f.mul(m, st["rsc"]))
-            f.raw(f"call void @{DOTS}_{vec.dtype}(i64 %N, i64 %K, ptr %B, i64 {st['csb']}, ptr {x}, ptr {y}, i64 {size}, i1 {acc})")
-        f.for_("%M", 1, row)
+    def dots(rows: str, a: str, rsa: str, x: tuple[str, str], count: str, steps: tuple[Val, Val]) -> None:
+        one = f"i64 %K, ptr {a}, i64 {rsa}, ptr {x[0]}"
+        tail = f"i1 {acc})"
+        single, several = f"@{DOTS}_{vec.dtype}(i64 {rows}, {one}", f"@{DOT_TILES}_{vec.dtype}(i64 {rows}, i64 {count}, {one}, i64 {x[1]}"
+        f.when(f.cmp("eq", count, 1), lambda: f.raw(f"call void {single}, ptr %C, i64 {steps[0]}, {tail}"))
+        f.when(f.cmp("ne", count, 1), lambda: f.raw(f"call void {several}, ptr %C, i64 {steps[0]}, i64 {steps[1]}, {tail}"))
         done()
 
+    def row_dots() -> None:
+        dots("%N", "%B", st["csb"], along_k("%A", "%M", st["rsa"], st["csa"]), "%M", (size, st["rsc"]))
+
     def col_dots() -> None:
-        x = contiguous("%B", st["rsb"], "%K")
-        f.raw(f"call void @{DOTS}_{vec.dtype}(i64 %M, i64 %K, ptr %A, i64 {st['rsa']}, ptr {x}, ptr %C, i64 {st['rsc']}, i1 {acc})")
-        done()
+        dots("%M", "%A", st["rsa"], along_k("%B", "%N", st["csb"], st["rsb"]), "%N", (st["rsc"], size))
 
     def col_stream() -> None:
         spread = f.cmp("ne", st["rsc"], size)
-        y = contiguous("%C", st["rsc"], "%M")
+
+        def gather() -> list[str]:
+            call_copy(f, vec, STRIDED, [("ptr", "%workspace"), ("i64", 0), ("ptr", "%C"), ("i64", 0), ("i64", st["rsc"]), ("i64", 1), ("i64", "%M")])
+            return ["%workspace"]
+        y = f.branch(spread, gather, lambda: ["%C"], ["ptr"])[0]
         f.raw(f"call void @{STREAM}_{vec.dtype}(i64 %M, i64 %K, ptr %B, i64 {st['rsb']}, ptr %A, i64 {st['csa']}, ptr {y}, i1 {acc})")
 
         def scatter() -> None:
