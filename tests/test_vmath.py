@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from fractions import Fraction
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import mpmath
 import numpy as np
 import pytest
 from aotgrad_runtime.errors import AotgradValueError
 
 from aotgrad.codegen import vmath
+from aotgrad.codegen.vmath.coeffs import CONST, POLY, TWO_OVER_PI_WORDS
 
 _spec = importlib.util.spec_from_file_location("measure_vmath", Path(__file__).resolve().parent.parent / "tools" / "measure_vmath.py")
 assert _spec and _spec.loader
@@ -169,3 +172,33 @@ def test_bad_requests_are_named() -> None:
         vmath.function("exp", "f16", 4)
     with pytest.raises(AotgradValueError, match="lanes must be"):
         vmath.function("exp", "f64", 3)
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "x86-64-v4"])
+def test_no_library_calls(cpu: str) -> None:
+    """The object needs nothing from outside: no libm, no compiler runtime."""
+    text = vmath.module_text(vmath.function(name, dtype, WIDE[dtype]) for name in vmath.NAMES for dtype in ("f64", "f32"))
+    # Keep them all alive without inlining each into a loop.
+    module = llvm.parse_assembly(text.replace("define internal", "define"))
+    module.verify()
+    machine = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(cpu=cpu, opt=1)
+    called = set(re.findall(r"\tcallq?\t\*?%?([\w.]+)", machine.emit_assembly(module)))
+    assert called and all(name.startswith("ag_vm_") or name.startswith("r") and len(name) == 3 for name in called), called
+
+
+def test_committed_coefficients_are_the_fitted_ones() -> None:
+    """One cheap polynomial is fitted again (all of them: tools/fit_vmath.py --check)."""
+    fit_spec = importlib.util.spec_from_file_location("fit_vmath", Path(measure.__file__).with_name("fit_vmath.py"))
+    assert fit_spec and fit_spec.loader
+    fit = importlib.util.module_from_spec(fit_spec)
+    precision = mpmath.mp.prec
+    try:
+        fit_spec.loader.exec_module(fit)
+        f, low, high, weight, degree = fit.table()["SIN"]["f32"]
+        coeffs, error = fit.fit(f, low, high, weight, degree, "f32")
+        assert tuple(coeffs) == POLY["SIN"]["f32"]
+        assert error / fit.EPS["f32"] < 0.1
+        assert fit.constants("f64") == CONST["f64"]
+        assert tuple(fit.two_over_pi()) == TWO_OVER_PI_WORDS
+    finally:
+        mpmath.mp.prec = precision

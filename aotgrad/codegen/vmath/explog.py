@@ -81,6 +81,11 @@ def exp2(b: Emitter, x: Val) -> Val:
     return scale_twice(b, high + low, bits)
 
 
+def expm1_tail(b: Emitter, r: Val, c: Val) -> Val:
+    """exp(r + c) - 1 - r; the square is rounded once, with the rest."""
+    return b.fma(0.5 * r, r, b.fma(r * r * r, b.named_poly("EXPM1", r), c))
+
+
 def expm1(b: Emitter, x: Val) -> Val:
     """2 [(2**(k-1) - 1/2) + 2**(k-1) r + 2**(k-1) (r**2/2 + r**3 q + c)]: halved, so that k = 1024 does not overflow early."""
     clamped = b.below(b.above(x, pick((-50.0, -25.0), x)), pick((710.0, 89.0), x))
@@ -89,8 +94,7 @@ def expm1(b: Emitter, x: Val) -> Val:
     base = scale - 0.5
     high, low = b.fast_two_sum(base, scale * r)
     low = low + ((scale - base) - 0.5)  # where 2**(k-1) is so large that the subtraction rounds
-    tail = b.fma(0.5 * r, r, b.fma(r * r * r, b.named_poly("EXPM1", r), c))
-    y = 2.0 * (high + b.fma(scale, tail, low))
+    y = 2.0 * (high + b.fma(scale, expm1_tail(b, r, c), low))
     return b.select(b.fcmp("olt", b.abs(x), pick((2.0**-54, 2.0**-25), x)), x, y)
 
 

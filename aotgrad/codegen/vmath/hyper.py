@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .coeffs import CONST, POLY
 from .emit import Emitter, Val
-from .explog import exp_parts, pick, power_of_two, reduce_ln2, scale_twice
+from .explog import exp_parts, expm1_tail, pick, power_of_two, reduce_ln2, scale_twice
 from .power import exp2_short
 
 
@@ -63,9 +63,17 @@ def divide(b: Emitter, nh: Val, nl: Val, dh: Val, dl: Val) -> Val:
 
 
 def tanh(b: Emitter, x: Val) -> Val:
-    s = angle_sums(b, b.below(b.abs(x), pick((22.0, 10.0), x)), 0)
-    n, d = b.fast_two_sum(*sinh_parts(b, s)), b.fast_two_sum(*cosh_parts(b, s))
-    return b.copysign(divide(b, *n, *d), x)
+    """(e - 1)/(e + 1) with e = exp(2 abs(x)) = 2**k (1 + r + tail); numerator and divisor in two parts, nothing lost in either."""
+    fmt = x.fmt
+    a = b.below(b.abs(x), pick((22.0, 10.0), x))
+    bits, r, c = reduce_ln2(b, a + a, fmt.bias)
+    scale = power_of_two(bits, fmt.mantissa)
+    tail = expm1_tail(b, r, c)
+    head, low = b.fast_two_sum(scale, scale * r)
+    low = b.fma(scale, tail, low)
+    # 2**k (1 + r) is at least 1: k = 0 comes with r >= 0 only.
+    (nh, nl), (dh, dl) = b.fast_two_sum(head, b.lift(-1.0, x.ty)), b.fast_two_sum(head, b.lift(1.0, x.ty))
+    return b.copysign(divide(b, nh, nl + low, *b.fast_two_sum(dh, dl + low)), x)
 
 
 def sinh(b: Emitter, x: Val) -> Val:
