@@ -13,7 +13,7 @@ from .entry import Entry, Gemm, entry_text
 from .function import FunctionEmitter, ModuleState
 from .ops import TABLE
 
-__all__ = ["Entry", "Gemm", "gemm_dtypes", "module"]
+__all__ = ["TABLE", "Entry", "Gemm", "gemm_dtypes", "module"]
 
 _MEMORY = """
 @llvm.compiler.used = appending global [3 x ptr] [ptr @memcpy, ptr @memmove, ptr @memset], section "llvm.metadata"
