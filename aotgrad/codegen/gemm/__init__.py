@@ -30,7 +30,7 @@ class GemmModule:
 def module(dtype: str, target: Target) -> GemmModule:
     """C (+)= A B for ``dtype`` ``"f64"`` or ``"f32"``, blocked, packed and register-tiled for ``target``.
 
-    Compile it with ``llvm.compile_object(m.text, target)`` (no passes). Raises ``AotgradTypeError`` for another dtype.
+    Compile it with ``llvm.compile_object(m.text, target, passes="none")``: there is nothing for LLVM to improve. Raises ``AotgradTypeError`` for another dtype.
 
     >>> module("f32", Target.named("x86-64-v3")).symbols
     ('ag_gemm_f32', 'ag_gemm_f32_workspace')
@@ -43,7 +43,7 @@ def module(dtype: str, target: Target) -> GemmModule:
     if cfg.scalar is not None:
         parts += cfg.scalar.vec.declares()
     parts += [panel(p) for p in (*cfg.panels, *([cfg.scalar] if cfg.scalar else []))]
-    parts += [copy_rows(vec), copy_transposed(vec), copy_strided(vec), row_dots(vec, min(4 if many else 2, vec.lanes)), dot_tiles(vec, 4 if many else 2), stream(vec, 8)]
+    parts += [copy_rows(vec), copy_transposed(vec, target.masked), copy_strided(vec), row_dots(vec, min(4 if many else 2, vec.lanes)), dot_tiles(vec, 4 if many else 2), stream(vec, 8)]
     parts += [workspace(cfg), entry(cfg)]
     return GemmModule("\n".join(parts), (f"ag_gemm_{dtype}", f"ag_gemm_{dtype}_workspace"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .emit import Fn, Val, Vec
@@ -66,7 +67,8 @@ def _unit(f: Fn, cfg: Config) -> dict[str, str]:
 def _plan(f: Fn, cfg: Config, adjacent: str) -> _Plan:
     size, lanes = cfg.vec.size, cfg.vec.lanes
     kc = f.ceil_div("%K", f.ceil_div("%K", cfg.kc))
-    mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), cfg.panels[-1].rows[0])
+    tiles = math.lcm(*(p.rows[0] for p in cfg.panels))
+    mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), tiles)
     large_b = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%N"), size), cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
     pack_b = f.either(f.op(f"xor i1 {adjacent}, true"), large_b)
     large_a = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%M"), size), cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))

@@ -34,7 +34,7 @@ def copy_rows(vec: Vec) -> str:
     return f.text()
 
 
-def copy_transposed(vec: Vec) -> str:
+def copy_transposed(vec: Vec, masked: bool) -> str:
     """dst[c, r] = src[r, c] for src with unit column stride, in blocks of lanes x lanes.
 
     Writes whole vectors: up to lanes - 1 elements past the last row's end of dst and lanes - 1 rows below it, so dst needs that much slack.
@@ -54,6 +54,9 @@ def copy_transposed(vec: Vec) -> str:
             for i, value in enumerate(out):
                 vec.store(f, value, f.at(to, f.mul("%ds", i)))
 
+        if masked:  # one body for whole and partial blocks: a wide transpose is the dearest text of the module to compile
+            f.for_("%cols", n, lambda c: block(c, vec.mask(f, f.sub("%cols", c))))
+            return
         full = f.mul(f.udiv("%cols", n), n)
         f.for_(full, n, lambda c: block(c, None))
         f.when(f.cmp("slt", full, "%cols"), lambda: block(full, vec.mask(f, f.sub("%cols", full))))
