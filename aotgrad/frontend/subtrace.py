@@ -1,0 +1,106 @@
+"""A Python function as a block of IR inside the current trace, for transforms and control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Block, Func, TensorType, Value
+from aotgrad.ir.transforms.rewrite import substitute_block
+from aotgrad_runtime.arrays import native
+from aotgrad_runtime.errors import AotgradError, AotgradTypeError
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
+
+from .front import FrontBuilder
+from .promotion import python_dtype
+from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, tracing, user_loc
+
+__all__ = ["Sub", "as_value", "builder_of", "is_leaf_array", "outputs_of", "traced_class", "unwrap_error"]
+
+
+def is_leaf_array(x: Any) -> bool:
+    """Whether a leaf of an argument carries numbers that can be traced."""
+    return isinstance(x, (Tensor, np.ndarray, np.generic)) or type(x) in (float, int)
+
+
+def traced_class(leaves: Sequence[Any]) -> type[Any]:
+    """NumPy's flavour unless a tensor is among the leaves."""
+    return TracedTensor if any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in leaves) else TracedArray
+
+
+def builder_of(trace: Trace) -> FrontBuilder:
+    """A builder that appends to a trace at the user's line."""
+    return FrontBuilder(trace, True, user_loc())
+
+
+def as_value(x: Any, trace: Trace) -> Value:
+    """The IR value of a leaf in ``trace``: traced values, arrays (hidden inputs), numbers (constants)."""
+    if isinstance(x, Traced):
+        return trace.value_of(x)
+    if isinstance(x, Tensor):
+        return trace.capture(x, x._data)
+    if isinstance(x, np.ndarray):
+        return trace.capture(x, native(x))
+    if isinstance(x, np.generic):
+        return trace.builder.constant(value=np.array(x))  # type: ignore[no-any-return]
+    if isinstance(x, (bool, int, float)):
+        return trace.builder.scalar(x, python_dtype(x))
+    if hasattr(x, "symbols"):
+        return trace.builder.size(dim=trace.canonical(x))  # type: ignore[no-any-return]
+    raise AotgradTypeError(f"{user_loc()}: {type(x).__name__} is not an array, tensor or number, and cannot be a result of a traced function")
+
+
+def outputs_of(trace: Trace, out: Any) -> tuple[list[Value], TreeDef]:
+    """Flattens what a traced function returned into values of ``trace``."""
+    leaves, tree = tree_flatten(out)
+    return [as_value(x, trace) for x in leaves], tree
+
+
+def unwrap_error(error: BaseException) -> BaseException:
+    """The innermost ``AotgradError`` of a chain of causes: what the user should see."""
+    at: BaseException | None = error
+    best = error
+    while at is not None:
+        if isinstance(at, AotgradError):
+            best = at
+        at = at.__cause__
+    return best
+
+
+class Sub:
+    """``fn`` traced on arguments of given types inside the current trace.
+
+    ``block``: its args are the given leaves, then what it uses of the traces around it (``lifted``: those values in the parent).
+    """
+
+    def __init__(self, name: str, fn: Callable[..., Any], treedef: TreeDef, types: Sequence[TensorType], cls: type[Any], weak: Sequence[bool] | None = None,
+                 parent: Trace | None = None) -> None:
+        self.parent = parent or current()
+        self.trace = Trace(name, self.parent, examples=None if self.parent else {}, hidden=self.parent is not None)
+        leaves = [self.trace.argument(t, cls) for t in types]
+        for leaf, w in zip(leaves, weak or ()):
+            if w:
+                leaf._weak = True
+        self.cls, self.count = cls, len(leaves)
+        args = tree_unflatten(treedef, leaves)
+        try:
+            with tracing(self.trace):
+                out = fn(*args)
+                self.trace.block.outputs, self.out_tree = outputs_of(self.trace, out)
+        except AotgradError as error:
+            found = unwrap_error(error)
+            raise found from (None if found is error else error)
+        self.block: Block = substitute_block(self.trace.block, self.trace.equal) if self.trace.equal else self.trace.block
+        self.lifted = [x for x, _ in self.trace.lifted.values()]
+
+    def lifted_values(self) -> list[Value]:
+        """What the block's extra args stand for, as values of the parent."""
+        assert self.parent is not None
+        return [self.parent.value_of(x) for x in self.lifted]
+
+    def func(self) -> Func:
+        """The block as a function (only without a parent)."""
+        return Func(self.trace.name, self.block)
