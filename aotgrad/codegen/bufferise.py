@@ -1,0 +1,177 @@
+"""Memory of a block: which buffer holds each value, views as offsets and strides, and one workspace reused by liveness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aotgrad_runtime.dtypes import DType, int8
+
+from ..ir import dims
+from ..ir.core import Value
+from ..ir.dims import DimLike
+from ..ir.types import TensorType
+from .access import Access, through
+from .fusion import Item, Plan
+from .kernel import KernelBuilder
+
+__all__ = ["Buffers", "Store", "Workspace", "dense", "strides_of"]
+
+_ALIGN = 64
+
+
+class Store:
+    """A buffer. ``mem``: the kernel-level memref; ``what``: "in", "out" or "work" for reports."""
+
+    __slots__ = ("block", "dtype", "mem", "name", "what")
+
+    def __init__(self, mem: Any, dtype: DType, what: str, name: str = "", block: _Block | None = None) -> None:
+        self.mem, self.dtype, self.what, self.name, self.block = mem, dtype, what, name, block
+
+
+class _Block:
+    __slots__ = ("offset", "size")
+
+    def __init__(self, offset: DimLike, size: DimLike) -> None:
+        self.offset, self.size = offset, size
+
+
+class Workspace:
+    """Hands out parts of the workspace; a freed part serves again where it is known to be large enough."""
+
+    def __init__(self, kb: KernelBuilder, mem: Value) -> None:
+        self.kb, self.mem = kb, mem
+        self.total: DimLike = 0
+        self._free: list[_Block] = []
+        self._count = 0
+
+    def take(self, dtype: DType, count: DimLike) -> Store:
+        """A buffer of ``count`` elements, 64-byte aligned."""
+        size = dims.floordiv(count * dtype.itemsize + _ALIGN - 1, _ALIGN) * _ALIGN
+        block = self._reuse(size)
+        if block is None:
+            block = _Block(self.total, size)
+            self.total = self.total + size
+        self._count += 1
+        mem = self.kb.view(self.mem, self.kb.dim(block.offset), dtype, self.kb.dim(count))
+        return Store(mem, dtype, "work", f"w{self._count}", block)
+
+    def take_bytes(self, count: DimLike) -> Store:
+        """A buffer of bytes."""
+        return self.take(int8, count)
+
+    def _reuse(self, size: DimLike) -> _Block | None:
+        best: _Block | None = None
+        for b in self._free:
+            fits = b.size == size or (isinstance(b.size, int) and isinstance(size, int) and size <= b.size)
+            if fits and (best is None or (isinstance(b.size, int) and isinstance(best.size, int) and b.size < best.size)):
+                best = b
+        if best is not None:
+            self._free.remove(best)
+        return best
+
+    def give_back(self, store: Store) -> None:
+        """Frees a buffer."""
+        if store.block is not None:
+            self._free.append(store.block)
+
+
+def strides_of(t: TensorType) -> tuple[DimLike, ...]:
+    """Strides of a dense array, 0 for dims of size 1 so that they take no part."""
+    return tuple(0 if n == 1 else s for n, s in zip(t.shape, t.strides()))
+
+
+def dense(store: Store, t: TensorType, base: DimLike = 0) -> Access:
+    """All of a buffer as an array of type ``t``."""
+    return Access(store, base, strides_of(t))
+
+
+class Buffers:
+    """Access to every value in memory of one block. ``args`` and ``outs`` are given; the rest lives in the workspace."""
+
+    def __init__(self, plan: Plan, args: Mapping[Value, Access], outs: Sequence[Access], work: Workspace) -> None:
+        self.plan, self.work = plan, work
+        self._at: dict[Value, Access] = dict(args)
+        self._order = {item: i for i, item in enumerate(plan.items)}
+        self._first: dict[int, list[Value]] = {}
+        self._last: dict[int, list[Value]] = {}
+        self._own: dict[Value, Store] = {}
+        self._targets: dict[Value, Access] = {}
+        for v, out in zip(plan.outputs, outs):
+            root = v
+            while root.op is not None and root.op.name == "reshape" and root not in self._at and root not in plan.memory:
+                root = root.op.operands[0]
+            base = plan.base(root)
+            self._targets[base] = out if root is v and base is root else Access(out.store, out.base, strides_of(base.type))
+        self._lifetimes()
+
+    def _lifetimes(self) -> None:
+        for base, items in self.plan.touched.items():
+            if base in self._targets or base in self._at:
+                continue
+            when = [self._order[i] for i in items if i in self._order]
+            if when:
+                self._first.setdefault(min(when), []).append(base)
+                self._last.setdefault(max(when), []).append(base)
+
+    def enter(self, item: Item) -> None:
+        """Before an item: buffers first used by it come into being."""
+        for base in self._first.get(self._order[item], ()):
+            if base not in self._at:
+                store = self.work.take(base.type.dtype, base.type.size)
+                self._own[base] = store
+                self._at[base] = dense(store, base.type)
+
+    def leave(self, item: Item) -> None:
+        """After an item: buffers last used by it are free."""
+        for base in self._last.get(self._order[item], ()):
+            if base in self._own:
+                self.work.give_back(self._own.pop(base))
+
+    def place(self, v: Value, access: Access) -> None:
+        """Says where a value is (constants, results of kernels that need no buffer)."""
+        self._at[v] = access
+
+    def stored(self, v: Value) -> Access:
+        """Where a value in memory is."""
+        found = self._at.get(v)
+        if found is not None:
+            return found
+        plan = self.plan
+        if v in plan.over and plan.over[v] is not v:
+            out = self.stored(plan.over[v])
+        elif v in plan.claims:
+            whole, dim, start = plan.claims[v]
+            a = self.stored(whole)
+            out = Access(a.store, a.base + start * whole.type.strides()[dim], tuple(0 if n == 1 else s for n, s in zip(v.type.shape, whole.type.strides())))
+            if len(a.strides) != whole.type.rank:
+                raise AssertionError("a concatenation is dense")
+        else:
+            out = self._targets[v]
+        self._at[v] = out
+        return out
+
+    def knows(self, v: Value) -> bool:
+        """Whether the value is in memory itself (not through a view)."""
+        return v in self._at or v in self.plan.memory
+
+    def access(self, item: Item, v: Value) -> Access:
+        """Where an operand of ``item`` is, through views and reshapes."""
+        v = self.plan.operand(item, v)
+        if self.knows(v):
+            return self.stored(v)
+        op = v.op
+        if op is None:
+            raise AssertionError(f"value {v} has no place in memory")
+        src = op.operands[0]
+        if op in self.plan.views:
+            inner = self.access(item, src)
+            return through(inner, self.plan.views[op], src.type.shape, v.type.shape)
+        inner = self.access(item, src)
+        return Access(inner.store, inner.base, strides_of(v.type))
+
+    def wants_memory(self, v: Value) -> bool:
+        """Whether a value of size 1 must be in memory beside its register."""
+        return v in self.plan.memory
+
+

@@ -1,0 +1,72 @@
+"""Compiles a function: lower, emit LLVM text, object, shared library."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir import dims
+from ..ir.core import Func
+from ..ir.types import TensorType
+from . import gemm, llvm
+from .elf import link_shared
+from .emit import gemm_dtypes, module
+from .lower import Lowered, lower
+from .target import Target
+
+__all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_object"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """``checks``: index range and domain errors by code; off, indices are clamped. ``c_abi``: also the plain C form."""
+
+    checks: bool = True
+    c_abi: bool = False
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """``so``: a shared library that exports NAME, NAME_workspace and NAME_shapes; ``meta``: JSON-able facts about it."""
+
+    so: bytes
+    meta: dict[str, Any]
+
+
+@functools.lru_cache(maxsize=8)
+def gemm_object(dtype: str, target: Target) -> bytes:
+    """The relocatable object of the GEMM module, compiled once per process."""
+    return llvm.compile_object(gemm.module(dtype, target).text, target)
+
+
+def _type(t: TensorType) -> dict[str, Any]:
+    return {"shape": [d if isinstance(d, int) else dims.to_text(d) for d in t.shape], "dtype": t.dtype.name, "order": list(t.order)}
+
+
+def compile_lowered(lowered: Lowered, target: Target) -> Compiled:
+    """The rest of ``compile_func``, from kernel level on."""
+    entry = lowered.entry
+    text = module(lowered.funcs, entry, target)
+    objects = [llvm.compile_object(text, target, passes="inline")]
+    objects += [gemm_object(d, target) for d in sorted(gemm_dtypes(lowered.funcs))]
+    so = link_shared(objects, entry.exports, f"lib{entry.name}.so")
+    meta = {
+        "name": entry.name, "args": [_type(t) for t in entry.inputs], "outs": [_type(t) for t in entry.outputs], "symbols": list(entry.symbols),
+        "workspace": entry.workspace if isinstance(entry.workspace, int) else dims.to_text(entry.workspace), "target": target.key,
+        "kernels": lowered.module.report, "locations": lowered.module.locations,
+    }
+    return Compiled(so, meta)
+
+
+def compile_func(func: Func, name: str, target: Target, options: Options | None = None) -> Compiled:
+    """Compiles ``func`` (primitive ops only) into a shared library of the ABI of docs/design-notes/0001-interfaces.md.
+
+    >>> from aotgrad.ir import tensor_type
+    >>> from aotgrad.ir.builder import build
+    >>> f = build("f", [tensor_type(["n"])], lambda b, x: b.mul(x, x))
+    >>> compile_func(f, "f", Target.native()).meta["kernels"][0]["loops"]
+    1
+    """
+    opts = options or Options()
+    return compile_lowered(lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi), target)

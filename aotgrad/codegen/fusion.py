@@ -1,0 +1,579 @@
+"""Which ops share a loop nest. One pass over a block from its end: every value learns who reads it and how, then finds its place.
+
+A value read by one nest through one index map is computed inside that nest (producers fold into consumers); a value that is also
+needed elsewhere is stored, from a nest that reads it anyway where the order of items allows; reductions and stored values over the
+same space join nests (siblings). What is read in two nests is stored, except chains of at most two cheap operations.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import Any, Union
+
+from aotgrad_runtime.errors import AotgradNotImplementedError
+
+from ..ir import opdef
+from ..ir.core import Block, Op, Value
+from ..ir.dims import DimLike
+from ..ir.opdef import ViewMap
+from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
+
+__all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "view_of", "weight", "write_map"]
+
+CHEAP = 2
+_WEIGHTS = {"div": 4, "sqrt": 4, "pow": 24}
+WRITES = frozenset(("insert", "insert_add"))
+INPLACE = frozenset(("insert", "insert_add", "scatter", "scatter_add"))
+_KEEP = 8
+How = Union[Map, str]
+"""A map from the reader's space, or "dense" (in memory, row by row as its type says), "strided" (in memory), "inplace" (to be overwritten), "out"."""
+
+
+class Item:
+    """A step of the schedule. ``desc``: bits of the items that must come later; ``pos``: where it stood in the program."""
+
+    __slots__ = ("desc", "id", "op", "pos", "reached", "users")
+
+    def __init__(self, id: int, pos: int, op: Op | None) -> None:
+        self.id, self.pos, self.op = id, pos, op
+        self.desc = 0
+        self.reached = False  # whether an item comes before it
+        self.users: set[Item] = set()
+
+
+class Scalar(Item):
+    """An elementwise op on one element: straight-line code."""
+
+    __slots__ = ()
+
+
+class Kern(Item):
+    """An op with a kernel of its own."""
+
+    __slots__ = ()
+
+
+class Nest(Item):
+    """One loop nest over ``space``. ``members``: values computed in it and their maps; ``roots``: what it produces, in reverse program order.
+
+    ``outer``: dims that loops run over outside, with several phases of inner loops in turn (None: not split).
+    """
+
+    __slots__ = ("epilogue", "layout", "members", "outer", "reductions", "sequence", "space", "src", "stored", "writes")
+
+    def __init__(self, id: int, pos: int, space: tuple[DimLike, ...]) -> None:
+        super().__init__(id, pos, None)
+        self.space = space
+        self.outer: tuple[int, ...] | None = None
+        self.members: dict[Value, Map] = {}
+        self.sequence: list[Value] = []  # members and reductions, last first
+        self.stored: list[Value] = []
+        self.reductions: list[Op] = []
+        self.writes: list[Op] = []
+        self.src = 0
+        self.layout: Any = None
+        self.epilogue: Kern | None = None
+
+
+def size_one(shape: Sequence[DimLike]) -> bool:
+    """Whether a shape statically holds one element."""
+    return all(isinstance(n, int) and n == 1 for n in shape)
+
+
+def view_of(op: Op) -> ViewMap | None:
+    """The op as a view of operand 0, when it is one."""
+    low = opdef.get(op.name).lower
+    if isinstance(low, opdef.View):
+        return low.fn(op)
+    x = op.operands[0].type if op.operands else None
+    if op.name == "relayout" and x is not None:
+        return ViewMap((0,) * x.rank, tuple(((d, 1),) for d in range(x.rank)))
+    if op.name == "reshape" and x is not None:
+        return reshape_view(x.shape, op.result.type.shape)
+    if isinstance(low, opdef.Reduce) and x is not None and all(x.shape[d] == 1 for d in op.attrs["dims"]):
+        kept = iter(range(op.result.type.rank))
+        return ViewMap((0,) * x.rank, tuple(() if d in op.attrs["dims"] else ((next(kept), 1),) for d in range(x.rank)))
+    return None
+
+
+def classify(op: Op) -> str:
+    """``view``, ``alias`` (a reshape that is no affine view), ``ew``, ``idx``, ``red`` or ``kern``."""
+    if view_of(op) is not None:
+        return "view"
+    if op.name == "reshape":
+        return "alias"
+    low = opdef.get(op.name).lower
+    if isinstance(low, opdef.Scalar):
+        return "ew"
+    if isinstance(low, opdef.Index):
+        return "idx"
+    if isinstance(low, opdef.Reduce):
+        return "red"
+    if isinstance(low, opdef.Kernel):
+        return "idx" if op.name == "constant" and op.attrs["value"].size == 1 else "kern"
+    raise AotgradNotImplementedError(f"ag.{op.name} has no kernel-level meaning; decompose composites before lowering")
+
+
+def weight(op: Op) -> int:
+    """What an elementwise op costs: 1 for an addition, 16 for a function like exp."""
+    if op.name in _WEIGHTS:
+        return _WEIGHTS[op.name]
+    definition = opdef.get(op.name)
+    if isinstance(definition.derivative, opdef.Partials) and len(op.operands) == 1 and op.name not in ("abs",):
+        return 16
+    return 16 if op.name == "atan2" else 1
+
+
+class Plan:
+    """The outcome: items in order, and what the later steps ask about values."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.ops: list[Op] = list(block.ops)
+        self.outputs: list[Value] = list(block.outputs)
+        self.kind: dict[Op, str] = {}
+        self.views: dict[Op, ViewMap] = {}
+        self.items: list[Item] = []
+        self.replaced: dict[tuple[int, Value], Value] = {}  # (item id, operand) -> its copy in memory
+        self.claims: dict[Value, tuple[Value, int, DimLike]] = {}  # piece -> (concatenation, dim, start)
+        self.over: dict[Value, Value] = {}  # result of a write -> the value whose buffer it continues
+        self.memory: dict[Value, None] = {}  # values with a buffer of their own (or a part of another's)
+        self.touched: dict[Value, set[Item]] = {}  # values in memory -> items that write or read them
+
+    def operand(self, item: Item, v: Value) -> Value:
+        """The value to read for operand ``v`` of an item: itself, or a copy made for it."""
+        return self.replaced.get((item.id, v), v)
+
+    def base(self, v: Value) -> Value:
+        """The value whose buffer holds ``v``: through writes in place and pieces of a concatenation."""
+        while True:
+            if v in self.over:
+                if self.over[v] is v:
+                    return v
+                v = self.over[v]
+            elif v in self.claims:
+                v = self.claims[v][0]
+            else:
+                return v
+
+
+class _Analysis:
+    def __init__(self, block: Block) -> None:
+        self.plan = Plan(block)
+        self.uses: dict[Value, list[tuple[Item, How]]] = {}
+        self.items: list[Item] = []
+        self.spaces: dict[tuple[DimLike, ...], list[Nest]] = {}
+        self.cost: dict[Value, int] = {}
+        self.src: dict[Value, int] = {}
+        self.rows: dict[Value, frozenset[Op]] = {}
+        self.out_roots: set[Value] = set()
+
+    # ---- forward facts ------------------------------------------------------------------------------------------------------------
+
+    def _outputs(self) -> None:
+        # Each output has a buffer of its own: what is an argument, a view, or an output already is copied.
+        plan = self.plan
+        for i, v in enumerate(plan.outputs):
+            root = v
+            while root.op is not None and root.op.name == "reshape" and root.op.operands[0].type.layout is None:
+                root = root.op.operands[0]
+            fits = root.op is not None and root not in self.out_roots and classify(root.op) in ("ew", "idx", "red", "kern") and root.op.name != "constant"
+            if not fits:
+                plan.ops.append(Op("stop_gradient", [v], [v.type]))
+                root = plan.outputs[i] = plan.ops[-1].result
+            self.out_roots.add(root)
+
+    def _facts(self) -> None:
+        plan, bit = self.plan, 1
+        for a in plan.block.args:
+            self.src[a], self.cost[a] = bit, 0
+            bit <<= 1
+        for op in plan.ops:
+            kind = plan.kind[op] = classify(op)
+            if kind == "view":
+                plan.views[op] = view_of(op)  # type: ignore[assignment]
+            elif kind in ("red", "kern"):
+                for r in op.results:
+                    self.src[r], self.cost[r] = bit, 0
+                    bit <<= 1
+                if kind == "red":
+                    self.rows[op.result] = frozenset((op,))
+                continue
+            r = op.result
+            src, cost, rows = 0, weight(op) if kind == "ew" and op.name not in ("cast", "stop_gradient") else 0, frozenset[Op]()
+            for o in op.operands:
+                src |= self.src[o]
+                cost += self.cost[o]
+                rows |= self.rows.get(o, frozenset())
+            self.src[r], self.cost[r] = src, min(cost, 1 << 20)
+            if rows and len(rows) <= 8:
+                self.rows[r] = rows
+
+    # ---- order --------------------------------------------------------------------------------------------------------------------
+
+    def _item(self, item: Item) -> Any:
+        self.items.append(item)
+        return item
+
+    def _before(self, item: Item, user: Item) -> None:
+        """``item`` must run before ``user``."""
+        if user is item:
+            return
+        item.users.add(user)
+        user.reached = True
+        new = user.desc | (1 << user.id)
+        if new & ~item.desc:
+            item.desc |= new
+            if item.reached:
+                for other in self.items:
+                    if other.desc >> item.id & 1:
+                        other.desc |= item.desc
+
+    def _may_precede(self, item: Item, users: Iterable[Item]) -> bool:
+        return all(u is not item and not u.desc >> item.id & 1 for u in users)
+
+    def _request(self, v: Value, item: Item, how: How) -> None:
+        self.uses.setdefault(v, []).append((item, how))
+
+    # ---- the pass -----------------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Plan:
+        plan = self.plan
+        self._outputs()
+        self._facts()
+        end = self._item(Kern(0, len(plan.ops), None))
+        for v in plan.outputs:
+            self._request(v, end, "out")
+        for pos in range(len(plan.ops) - 1, -1, -1):
+            op = plan.ops[pos]
+            if any(r in self.uses for r in op.results):
+                getattr(self, "_" + plan.kind[op])(op, pos)
+        for a in plan.block.args:
+            for item, how in self.uses.get(a, ()):
+                if how == "inplace":
+                    self._copy_for(a, [(item, "inplace")], -1)
+        plan.items = self._schedule(end)
+        for v in plan.memory:
+            plan.touched.setdefault(plan.base(v), set()).update(u for u, h in self.uses.get(v, ()) if h != "order")
+        for item in plan.items:
+            for v in produced(item):
+                if v in plan.memory:
+                    plan.touched[plan.base(v)].add(item)
+        return plan
+
+    def _schedule(self, end: Item) -> list[Item]:
+        waiting = {item: 0 for item in self.items}
+        for item in self.items:
+            for u in item.users:
+                waiting[u] += 1
+        ready = [(item.pos, -item.id, item) for item in self.items if not waiting[item]]
+        heapq.heapify(ready)
+        out: list[Item] = []
+        while ready:
+            item = heapq.heappop(ready)[2]
+            out.append(item)
+            for u in item.users:
+                waiting[u] -= 1
+                if not waiting[u]:
+                    heapq.heappush(ready, (u.pos, -u.id, u))
+        assert len(out) == len(self.items), "the schedule has a cycle"
+        out.remove(end)
+        return out
+
+    # ---- views, aliases, sources ----------------------------------------------------------------------------------------------------
+
+    def _view(self, op: Op, pos: int) -> None:
+        v, src, view = op.result, op.operands[0], self.plan.views[op]
+        dense: list[tuple[Item, How]] = []
+        for item, how in self.uses[v]:
+            if isinstance(how, tuple):
+                self._request(src, item, compose(view, src.type.shape, how))
+            elif how == "strided":
+                self._request(src, item, how)
+            elif op.name == "reshape" and how != "inplace":
+                self._request(src, item, "dense" if how == "dense" else how)
+            else:
+                dense.append((item, how))
+        if dense:
+            self._split_copies(v, dense, pos)
+
+    def _split_copies(self, v: Value, uses: Sequence[tuple[Item, How]], pos: int) -> None:
+        shared = [u for u in uses if u[1] != "inplace"]
+        if shared:
+            self._copy_for(v, shared, pos)
+        for u in uses:
+            if u[1] == "inplace":
+                self._copy_for(v, [u], pos)
+
+    def _copy_for(self, v: Value, uses: list[tuple[Item, How]], pos: int, order: Sequence[tuple[Item, How]] = ()) -> Value:
+        """A stored copy of ``v`` for these readers, made before the items in ``order``."""
+        op = Op("stop_gradient", [v], [v.type])
+        new, plan = op.result, self.plan
+        plan.kind[op] = "ew"
+        self.src[new], self.cost[new] = self.src[v], self.cost[v]
+        for item, how in uses:
+            plan.replaced[(item.id, v)] = new
+            if how == "inplace":
+                self._set_over(item, v, new)
+        self.uses[new] = [*uses, *order]
+        self._ew(op, pos)
+        return new
+
+    def _set_over(self, item: Item, v: Value, base: Value) -> None:
+        ops = item.writes if isinstance(item, Nest) else [item.op]
+        for w in ops:
+            if w is not None and self.plan.operand(item, w.operands[0]) in (v, base):
+                self.plan.over[w.result] = base
+
+    def _alias(self, op: Op, pos: int) -> None:
+        v, src = op.result, op.operands[0]
+        copies: list[tuple[Item, How]] = []
+        for item, how in self.uses[v]:
+            if how == "inplace":
+                copies.append((item, how))
+            else:
+                self._request(src, item, "out" if how == "out" else "dense")
+        if copies:
+            self._split_copies(v, copies, pos)
+
+    def _idx(self, op: Op, pos: int) -> None:
+        # Read through a map it is computed on the spot; in memory each writer gets its own.
+        mem = [u for u in self.uses[op.result] if isinstance(u[1], str)]
+        own = [u for u in mem if u[1] != "inplace"]
+        first = own or mem[:1]
+        if first:
+            self.uses[op.result] = first
+            self._ew(op, pos)
+        for u in mem:
+            if u not in first:
+                self._copy_for(op.result, [u], pos)
+
+    # ---- elementwise ----------------------------------------------------------------------------------------------------------------
+
+    def _inplace(self, v: Value, pos: int) -> None:
+        """Decides which writer may overwrite the buffer of ``v``; the others get copies, made before it writes."""
+        uses = self.uses[v]
+        writers = [item for item, how in uses if how == "inplace"]
+        winner = None
+        if v not in self.plan.claims and v not in self.out_roots:
+            winner = next((w for w in writers if all(self._reads_before(u, h, w, v) for u, h in uses if u is not w or h != "inplace")), None)
+        if winner is not None:
+            self._set_over(winner, v, v)
+        for w in writers:
+            if w is not winner:
+                uses.remove((w, "inplace"))
+                order: list[tuple[Item, How]] = [] if winner is None else [(winner, "order")]
+                self._copy_for(v, [(w, "inplace")], pos, order)
+        if winner is not None:
+            for u, _h in list(uses):
+                self._before(u, winner)
+
+    def _reads_before(self, reader: Item, how: How, writer: Item, v: Value) -> bool:
+        if reader is writer:
+            return isinstance(writer, Nest) and isinstance(how, tuple) and len(writer.writes) == 1 and how == write_map(writer.writes[0])
+        return not writer.desc >> reader.id & 1
+
+    def _ew(self, op: Op, pos: int) -> None:
+        v = op.result
+        if any(h == "inplace" for _, h in self.uses[v]):
+            self._inplace(v, pos)
+        uses = self.uses[v]
+        if not uses:
+            return
+        mem = any(isinstance(h, str) for _, h in uses)
+        if mem:
+            self.plan.memory[v] = None
+        if size_one(v.type.shape):
+            item = self._item(Scalar(len(self.items), pos, op))
+            self._place(item, uses)
+            self._operands(op, item, zero_map(v.type.rank))
+            return
+        cheap = self.cost[v] <= CHEAP and not mem
+        maps: dict[Item, set[Map]] = {}
+        for item, how in uses:
+            if isinstance(how, tuple):
+                maps.setdefault(item, set()).add(how)
+        for item, ms in maps.items():
+            if isinstance(item, Nest) and len(ms) == 1 and self._fold(op, item, next(iter(ms)), uses, cheap):
+                return
+        if cheap:
+            for item, ms in maps.items():
+                for m in ms:
+                    self._operands(op, item, m)
+            return
+        self._root(op, pos, uses)
+
+    def _operands(self, op: Op, item: Item, m: Map) -> None:
+        for o in op.operands:
+            self._request(o, item, m)
+
+    def _place(self, item: Item, uses: Iterable[tuple[Item, How]]) -> None:
+        for user in {id(u): u for u, _ in uses}.values():
+            self._before(item, user)
+
+    def _fold(self, op: Op, nest: Nest, m: Map, uses: list[tuple[Item, How]], cheap: bool) -> bool:
+        """Computes the op inside ``nest`` at map ``m`` if nothing is then computed twice; stores it there for the other readers."""
+        v = op.result
+        missing = {d for d, n in enumerate(nest.space) if n != 1} - map_dims(m)
+        if missing and not self._outer_level(v, nest, m):
+            return False
+        others = [u for u in uses if u[0] is not nest]
+        if others:
+            if cheap or not is_permutation(m, v.type.shape, nest.space) or not self._may_precede(nest, [u for u, _ in others]):
+                return False
+            self.plan.memory[v] = None
+            nest.stored.append(v)
+            self._place(nest, others)
+        nest.members[v] = m
+        nest.sequence.append(v)
+        nest.src |= self.src[v]
+        self._operands(op, nest, m)
+        return True
+
+    def _outer_level(self, v: Value, nest: Nest, m: Map) -> bool:
+        dims = map_dims(m)
+        if nest.epilogue is not None or not dims:
+            return False
+        if nest.outer is not None:
+            return dims == set(nest.outer)
+        for red in self.rows.get(v, ()):
+            x = red.operands[0].type
+            kept = {d for d in range(x.rank) if d not in red.attrs["dims"] and x.shape[d] != 1}
+            if x.shape == nest.space and kept == dims:
+                nest.outer = tuple(sorted(dims))
+                return True
+        return False
+
+    def _root(self, op: Op, pos: int, uses: list[tuple[Item, How]]) -> None:
+        v = op.result
+        nest = self._home(v.type.shape, v.type.layout, self.src[v], uses) or self._nest(v.type.shape, pos, v.type.layout)
+        self.plan.memory[v] = None
+        nest.members[v] = identity(v.type.shape)
+        nest.sequence.append(v)
+        nest.stored.append(v)
+        nest.src |= self.src[v]
+        self._place(nest, uses)
+        self._operands(op, nest, identity(v.type.shape))
+
+    def _nest(self, space: tuple[DimLike, ...], pos: int, layout: Any) -> Nest:
+        nest: Nest = self._item(Nest(len(self.items), pos, space))
+        nest.layout = layout
+        self.spaces.setdefault(space, []).append(nest)
+        return nest
+
+    def _home(self, space: tuple[DimLike, ...], layout: Any, src: int, uses: list[tuple[Item, How]]) -> Nest | None:
+        """A nest over the same space and some of the same data that may run before all readers."""
+        users = [u for u, _ in uses]
+        for nest in reversed(self.spaces.get(space, ())[-_KEEP:]):
+            if nest.layout == layout and nest.src & src and nest.epilogue is None and not nest.writes and self._may_precede(nest, users):
+                return nest
+        return None
+
+    # ---- reductions and kernels -------------------------------------------------------------------------------------------------------
+
+    def _red(self, op: Op, pos: int) -> None:
+        v, x = op.result, op.operands[0]
+        if any(h == "inplace" for _, h in self.uses[v]):
+            self._inplace(v, pos)
+        uses = self.uses[v]
+        if not uses:
+            return
+        nest = self._row_nest(op, uses)
+        if nest is None:
+            nest = self._home(x.type.shape, x.type.layout, self.src[x], uses) or self._nest(x.type.shape, pos, x.type.layout)
+        others = [u for u in uses if u[0] is not nest]
+        if not size_one(v.type.shape) and (others or not self._row_of(op, nest)) or any(isinstance(h, str) for _, h in others):
+            self.plan.memory[v] = None
+        nest.reductions.append(op)
+        nest.sequence.append(v)
+        nest.src |= self.src[x]
+        self._place(nest, others)
+        self._request(x, nest, identity(x.type.shape))
+
+    def _row_of(self, op: Op, nest: Nest) -> bool:
+        x = op.operands[0].type
+        return nest.outer is not None and set(nest.outer) == {d for d in range(x.rank) if d not in op.attrs["dims"] and x.shape[d] != 1}
+
+    def _row_nest(self, op: Op, uses: list[tuple[Item, How]]) -> Nest | None:
+        """The nest that reads this reduction row by row, if it can be computed there."""
+        v, x = op.result, op.operands[0].type
+        if size_one(v.type.shape):
+            return None
+        kept = [d for d in range(x.rank) if d not in op.attrs["dims"]]
+        want = tuple((0, ((d, 1),)) if x.shape[d] != 1 else (0, ()) for d in kept)
+        outer = tuple(d for d in kept if x.shape[d] != 1)
+        for item, _ in uses:
+            if not isinstance(item, Nest) or item.space != x.shape or item.outer not in (None, outer) or item.epilogue is not None:
+                continue
+            if any(u is item and h != want for u, h in uses) or not self._may_precede(item, [u for u, _ in uses if u is not item]):
+                continue
+            item.outer = outer
+            return item
+        return None
+
+    def _kern(self, op: Op, pos: int) -> None:
+        for r in op.results:
+            if any(h == "inplace" for _, h in self.uses.get(r, ())):
+                self._inplace(r, pos)
+            self.plan.memory[r] = None
+        uses = [u for r in op.results for u in self.uses.get(r, ())]
+        if op.name in WRITES:
+            self._write(op, pos, uses)
+            return
+        item = self._item(Kern(len(self.items), pos, op))
+        self._place(item, uses)
+        if op.name == "concatenate":
+            self._pieces(op, item, pos)
+            return
+        for i, o in enumerate(op.operands):
+            how: How = "strided"
+            if op.name in INPLACE and i == 0:
+                how = "inplace"
+            elif op.name in ("scan", "cond"):
+                how = zero_map(0) if op.name == "cond" and i == 0 else "dense"
+            self._request(o, item, how)
+
+    def _write(self, op: Op, pos: int, uses: list[tuple[Item, How]]) -> None:
+        x, v = op.operands
+        nest = self._nest(v.type.shape, pos, v.type.layout)
+        nest.writes.append(op)
+        self._place(nest, uses)
+        self._request(x, nest, "inplace")
+        self._request(v, nest, identity(v.type.shape))
+
+    def _pieces(self, op: Op, item: Item, pos: int) -> None:
+        plan, dim = self.plan, op.attrs["dim"]
+        start: DimLike = 0
+        for p in op.operands:
+            direct = p.op is not None and plan.kind.get(p.op) in ("ew", "red") and p not in plan.claims and p not in self.out_roots
+            piece = p if direct else Op("stop_gradient", [p], [p.type]).result
+            plan.claims[piece] = (op.result, dim, start)
+            if direct:
+                self._request(p, item, "dense")
+            else:
+                made = piece.op
+                assert made is not None
+                plan.kind[made] = "ew"
+                self.src[piece], self.cost[piece] = self.src[p], self.cost[p]
+                self.uses[piece] = [(item, "dense")]
+                self._ew(made, pos)
+            start = start + p.type.shape[dim]
+
+
+def produced(item: Item) -> Sequence[Value]:
+    """Values that an item computes and that may live in memory."""
+    if isinstance(item, Nest):
+        return [*item.stored, *(r.result for r in item.reductions), *(w.result for w in item.writes)]
+    return item.op.results if item.op is not None else ()
+
+
+def write_map(op: Op) -> Map:
+    """Where the value of an insert goes: the map of the target's dims over the value's space."""
+    v = op.operands[1].type
+    return tuple((start, ((d, step),) if v.shape[d] != 1 else ()) for d, (start, step) in enumerate(zip(op.attrs["starts"], op.attrs["steps"])))
+
+
+def analyse(block: Block) -> Plan:
+    """The schedule of a block: what runs as one loop nest, in which order, and which values live in memory."""
+    return _Analysis(block).run()

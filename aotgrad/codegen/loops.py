@@ -1,0 +1,624 @@
+"""Emits one loop nest: order and collapse of dims, phases inside outer loops, vectors in the innermost loop, blocked sums.
+
+Order of a sum over a contiguous run: vector i goes to chain i mod 4 of a block of 1024 vectors; chains of all blocks are added block
+by block, then as ((0+1)+(2+3)), then lanes by halves. Unrolled and plain loops keep that order (plain ones rotate the chains).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aotgrad_runtime.dtypes import DType, bool_
+
+from ..ir import opdef
+from ..ir.core import Op, Value
+from ..ir.dims import Dim, DimLike
+from .access import Access, Map, identity, map_dims
+from .bufferise import Store
+from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
+from .fusion import Nest, size_one, write_map
+from .kernel import Index, KernelBuilder, register
+from .phases import Phases
+
+__all__ = ["Context", "Loop", "NestEmitter", "Place", "Reduction", "Root", "fill"]
+
+CHAINS = 4
+BLOCK = 1024
+_LIGHT = 12
+Place = tuple[DimLike, dict[int, DimLike]]
+
+
+@dataclass
+class Context:
+    """What emission of a block shares: builder, target, plan, memory, registers, and the report."""
+
+    kb: KernelBuilder
+    target: Any
+    plan: Any
+    buffers: Any
+    work: Any
+    regs: dict[Value, Value]
+    report: list[dict[str, Any]]
+    module: Any = None
+    loaded: dict[Any, Value] = field(default_factory=dict)  # scalars read from inputs
+
+
+@dataclass
+class Loop:
+    """One loop over ``dims`` (collapsed, outermost first); ``size``: rounds."""
+
+    dims: tuple[int, ...]
+    size: DimLike
+    low: Index = 0
+    high: Index | None = None
+
+
+@dataclass
+class Root:
+    """A value written to memory at a place; ``add``: added to what is there."""
+
+    node: Node
+    store: Store
+    place: Place
+    add: bool = False
+
+
+@dataclass
+class Reduction:
+    """A reduction of a phase. ``start``: first inner loop of the run of loops that it reduces in registers."""
+
+    op: Op
+    node: Node
+    combine: str
+    dtype: DType
+    dims: frozenset[int]
+    target: tuple[Store, Place] | None
+    slot: Slot | None = None
+    result: Value | None = None
+    start: int = 0
+    partial: bool = False  # loops outside the run are reduced too: the target is updated
+
+
+@dataclass
+class Phase:
+    """One round of inner loops."""
+
+    nodes: list[Node] = field(default_factory=list)
+    before: list[Root] = field(default_factory=list)
+    roots: list[Root] = field(default_factory=list)
+    reds: list[Reduction] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+
+
+def rank_of(stride: DimLike) -> tuple[int, int]:
+    """Orders strides by size as far as symbols allow: by degree, then by number."""
+    if not isinstance(stride, Dim):
+        return (0, abs(stride))
+    mono, coefficient = max(stride.terms, key=lambda t: sum(p for _, p in t[0]))
+    return (sum(p for _, p in mono), abs(coefficient))
+
+
+def collapse(order: Sequence[int], space: Sequence[DimLike], strides: Sequence[dict[int, DimLike]], reduced: Sequence[frozenset[int]]) -> list[Loop]:
+    """As few loops as the accesses allow: neighbours that are contiguous in every access become one."""
+    groups: list[list[int]] = []
+    for d in order:
+        if groups:
+            a = groups[-1][-1]
+            joined = all(s.get(a, 0) == s.get(d, 0) * space[d] for s in strides) and all((a in r) == (d in r) for r in reduced)
+            if joined:
+                groups[-1].append(d)
+                continue
+        groups.append([d])
+    loops = []
+    for g in groups:
+        size: DimLike = 1
+        for d in g:
+            size = size * space[d]
+        loops.append(Loop(tuple(g), size))
+    return loops
+
+
+class NestEmitter:
+    """Emits ``nest`` into ``cx.kb``."""
+
+    def __init__(self, cx: Context, nest: Nest) -> None:
+        self.cx, self.nest, self.kb = cx, nest, cx.kb
+        self.space = nest.space
+        self.outer = tuple(d for d in nest.outer or () if self.space[d] != 1)
+        self.ivs: list[tuple[Loop, Index]] = []
+        self.phases: list[Phase] = []
+        self.outer_loops: list[Loop] = []
+        self.temps: list[Store] = []
+        self.ranges: dict[int, tuple[Index, Index]] = {}
+        self.order: list[int] = []
+        self.scratch: dict[Value, Access] = {}
+
+    # ---- building -----------------------------------------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Phases, graphs, loops."""
+        cx, nest = self.cx, self.nest
+        graph = Graph(nest, cx.plan, cx.buffers, cx.regs)
+        graph.outer_dims = frozenset(self.outer)
+        self.split = Phases(nest, graph, self.outer)
+        for red in self.split.rows:
+            graph.slots[red.result] = (Slot(), frozenset(self.outer))
+        self._scratch_rows()
+        for p in range(self.split.count):
+            graph.phase()
+            graph.member = lambda v, p=p: self._appearance(v, p)  # type: ignore[misc]
+            self.phases.append(self._phase(graph, p))
+        self._loops()
+
+    def _appearance(self, v: Value, p: int) -> str | Access:
+        if v not in self.split.evaluated or p in self.split.evaluated[v]:
+            return "compute"
+        if v in self.scratch:
+            return self.scratch[v]
+        base, strides = self.cx.buffers.stored(v).at(self.nest.members[v])
+        return Access(self.cx.buffers.stored(v).store, base, tuple(strides.get(d, 0) for d in range(len(self.space))))
+
+    def _scratch_rows(self) -> None:
+        inner = [d for d in range(len(self.space)) if self.space[d] != 1 and d not in self.outer]
+        for v in self.split.buffered:
+            size: DimLike = 1
+            strides: list[DimLike] = [0] * len(self.space)
+            for d in reversed(inner):
+                strides[d] = size
+                size = size * self.space[d]
+            store = self.cx.work.take(v.type.dtype, size)
+            self.temps.append(store)
+            self.scratch[v] = Access(store, 0, tuple(strides))
+
+    def _phase(self, graph: Graph, p: int) -> Phase:
+        nest, split, buffers, ph = self.nest, self.split, self.cx.buffers, Phase()
+        full = tuple((0, ((d, 1),)) for d in range(len(self.space)))
+        for v in reversed(nest.stored):
+            if split.home[v] != p:
+                continue
+            access, m = buffers.stored(v), nest.members[v]
+            root = Root(graph.node(v, m), access.store, access.at(m))
+            (ph.before if self.outer and map_dims(m) <= set(self.outer) else ph.roots).append(root)
+        for v in split.buffered:
+            if split.home[v] == p:
+                a = self.scratch[v]
+                ph.roots.append(Root(graph.node(v, nest.members[v]), a.store, a.at(full)))
+        for w in nest.writes:
+            if split.home[w.result] == p:
+                source = w.operands[1]
+                place = buffers.stored(w.result).at(write_map(w))
+                ph.roots.append(Root(graph.node(source, identity(source.type.shape)), buffers.stored(w.result).store, place, w.name == "insert_add"))
+        for red in reversed(nest.reductions):
+            if split.home[red.result] == p:
+                ph.reds.append(self._reduction(graph, red))
+        ph.nodes = graph.nodes
+        return ph
+
+    def _reduction(self, graph: Graph, op: Op) -> Reduction:
+        x, v, cx = op.operands[0], op.result, self.cx
+        low = opdef.get(op.name).lower
+        assert isinstance(low, opdef.Reduce)
+        kept = [d for d in range(x.type.rank) if d not in op.attrs["dims"]]
+        m: Map = tuple((0, ((d, 1),)) if x.type.shape[d] != 1 else (0, ()) for d in kept)
+        dims = frozenset(d for d in op.attrs["dims"] if self.space[d] != 1)
+        red = Reduction(op, graph.node(x, identity(x.type.shape)), low.combine, v.type.dtype, dims, None)
+        if v in graph.slots:
+            red.slot = graph.slots[v][0]
+        if size_one(v.type.shape):
+            red.result = v
+        if v in cx.plan.memory:
+            access = cx.buffers.stored(v)
+            red.target = (access.store, access.at(m))
+        elif red.result is not None and set(self.outer) & dims:
+            temp = cx.work.take(v.type.dtype, 1)
+            self.temps.append(temp)
+            red.target = (temp, (0, {}))
+        return red
+
+    def _loops(self) -> None:
+        dims = [d for d, n in enumerate(self.space) if n != 1]
+        order = self.order = self._dim_order(dims)
+        every = [s for ph in self.phases for s in self._strides(ph)]
+        sets = [r.dims for ph in self.phases for r in ph.reds]
+        self.outer_loops = self._make([d for d in order if d in self.outer], every, sets)
+        for ph in self.phases:
+            ph.loops = self._make([d for d in order if d not in self.outer], self._strides(ph), [r.dims for r in ph.reds])
+            levels(ph.nodes, [lp.dims for lp in (*self.outer_loops, *ph.loops)])
+            for red in ph.reds:
+                self._place_reduction(red, ph)
+
+    def _make(self, order: Sequence[int], strides: Sequence[dict[int, DimLike]], reduced: Sequence[frozenset[int]]) -> list[Loop]:
+        if not self.ranges:
+            return collapse(order, self.space, strides, reduced)
+        return [Loop((d,), self.space[d], *self.ranges[d]) for d in order]
+
+    def _place_reduction(self, red: Reduction, ph: Phase) -> None:
+        red.start = len(ph.loops)
+        while red.start and set(ph.loops[red.start - 1].dims) <= red.dims:
+            red.start -= 1
+        outside = {d for lp in ph.loops[:red.start] for d in lp.dims} | set(self.outer)
+        red.partial = bool(outside & red.dims)
+
+    def _strides(self, ph: Phase) -> list[dict[int, DimLike]]:
+        out = [p[1] for n in ph.nodes for p in n.places]
+        out += [r.place[1] for r in (*ph.before, *ph.roots)]
+        return out + [r.target[1][1] for r in ph.reds if r.target is not None]
+
+    def _dim_order(self, dims: Sequence[int]) -> list[int]:
+        roots = [r.place[1] for ph in self.phases for r in ph.roots]
+        loads = [p[1] for ph in self.phases for n in ph.nodes if n.kind == "load" for p in n.places]
+        best = max(roots, key=len, default={})
+        if len(best) < len(dims):
+            best = max([*roots, *loads], key=len, default={})
+        return sorted(dims, key=lambda d: (d in best, tuple(-x for x in rank_of(best.get(d, 0))), d))
+
+    # ---- emission -----------------------------------------------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        """Writes the loops."""
+        for ph in self.phases:
+            for red in ph.reds:
+                if red.partial or red.start == len(ph.loops) and ph.loops:
+                    self._initialise(red)
+        for ph in self.phases:
+            self._evaluate(ph, 0)
+        self._outer(0)
+        for ph in self.phases:
+            for red in ph.reds:
+                if red.result is not None and red.result not in self.cx.regs:
+                    assert red.target is not None
+                    store, place = red.target
+                    self.cx.regs[red.result] = self.kb.load(store.mem, self.kb.dim(place[0]))
+        for temp in self.temps:
+            self.cx.work.give_back(temp)
+
+    def _initialise(self, red: Reduction) -> None:
+        assert red.target is not None, f"{red.op} needs memory"
+        store, (base, strides) = red.target
+        dims = sorted(strides, key=lambda d: (tuple(-x for x in rank_of(strides[d])), d))
+        k = self.kb.scalars(1)
+        fill(self.cx, store, (base, strides), self.space, dims, k.const(k.identity(red.combine, red.dtype), red.dtype))
+
+    def _outer(self, level: int) -> None:
+        if level < len(self.outer_loops):
+            loop = self.outer_loops[level]
+            with self.kb.for_(loop.low, self._high(loop)) as lp:
+                self.ivs.append((loop, lp.iv))
+                if level + 1 < len(self.outer_loops):
+                    for ph in self.phases:
+                        self._evaluate(ph, level + 1)
+                self._outer(level + 1)
+                self.ivs.pop()
+            return
+        for ph in self.phases:
+            if level:
+                self._evaluate(ph, level)
+            for root in ph.before:
+                self._store(root, self._value(root.node, {}), 1, None)
+            if ph.roots or ph.reds:
+                self._inner(ph, 0, {})
+
+    def _high(self, loop: Loop) -> Index:
+        return self.kb.dim(loop.size) if loop.high is None else loop.high
+
+    def _evaluate(self, ph: Phase, level: int) -> None:
+        """Computes what varies with the loops opened so far and no others."""
+        vector = len(self.outer_loops) + len(ph.loops)
+        if level == vector and ph.loops:
+            return
+        for n in ph.nodes:
+            if n.level == level and n.val is None and n.kind != "slot":
+                n.val = self._compute(n, {}, 1, None)
+
+    def _inner(self, ph: Phase, li: int, accs: dict[int, list[Value] | None]) -> dict[int, list[Value] | None]:
+        if li:
+            self._evaluate(ph, len(self.outer_loops) + li)
+        starting = [i for i, r in enumerate(ph.reds) if r.start == li and li < len(ph.loops)]
+        accs = {**accs, **{i: None for i in starting}}
+        if not ph.loops:
+            self._straight(ph)
+            return accs
+        if li == len(ph.loops) - 1:
+            accs = self._innermost(ph, accs)
+        else:
+            lanes = self._lanes(ph)
+            full = {i: a or self._identities(ph.reds[i], lanes) for i, a in accs.items()}
+            loop = ph.loops[li]
+            with self.kb.for_(loop.low, self._high(loop), init=_flat(full)) as lp:
+                self.ivs.append((loop, lp.iv))
+                inner = self._inner(ph, li + 1, _unflat(full, lp.args))
+                self.kb.yield_(*_flat({i: inner[i] for i in full}))
+                self.ivs.pop()
+            accs = dict(_unflat(full, lp.results))
+        for i in starting:
+            self._finish(ph.reds[i], accs.pop(i))
+        return accs
+
+    def _straight(self, ph: Phase) -> None:
+        for root in ph.roots:
+            self._store(root, self._value(root.node, {}), 1, None)
+        for red in ph.reds:
+            self._deliver(red, self._value(red.node, {}))
+
+    # ---- the innermost loop ---------------------------------------------------------------------------------------------------------
+
+    def _lanes(self, ph: Phase) -> int:
+        loop = ph.loops[-1]
+        inner = {d for d in loop.dims}
+        sizes = [4]
+        for n in ph.nodes:
+            if n.dims & inner or n.kind == "ew":
+                t = n.access.store.dtype if n.access is not None else n.op.result.type.dtype if n.op is not None else bool_
+                sizes.append(t.itemsize if t is not bool_ else 1)
+        sizes += [r.store.dtype.itemsize for r in ph.roots] + [r.dtype.itemsize for r in ph.reds]
+        lanes = int(self.cx.target.vector_bits) // (8 * max(sizes))
+        if isinstance(loop.size, int):
+            while lanes > 1 and lanes // 2 >= loop.size:
+                lanes //= 2
+        return max(lanes, 1)
+
+    def _identities(self, red: Reduction, lanes: int) -> list[Value]:
+        k = self.kb.scalars(lanes)
+        start = -0.0 if red.combine == "add" and red.dtype.kind == "f" else k.identity(red.combine, red.dtype)
+        return [self.kb.constant(start, register(red.dtype, lanes))] * CHAINS
+
+    def _innermost(self, ph: Phase, accs: dict[int, list[Value] | None]) -> dict[int, list[Value] | None]:
+        kb, loop, lanes = self.kb, ph.loops[-1], self._lanes(ph)
+        low, high = loop.low, self._high(loop)
+        if not accs:
+            self._span(ph, low, high, lanes, {})
+            return accs
+        fresh = {i: self._identities(ph.reds[i], lanes) for i in accs}
+        summed = any(ph.reds[i].combine in ("add", "mul") and ph.reds[i].dtype.kind == "f" for i in accs)
+        if not summed or (isinstance(high, int) and high <= BLOCK * lanes):
+            return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh), lanes)
+        started = {i: a or fresh[i] for i, a in accs.items()}
+        with kb.for_(low, high, BLOCK * lanes, init=_flat(started)) as lp:
+            end = kb.min(high, kb.add(lp.iv, BLOCK * lanes))
+            done = self._span(ph, lp.iv, end, lanes, fresh)
+            kb.yield_(*_flat(self._merge(ph, _unflat(started, lp.args), done, lanes)))
+        return dict(_unflat(started, lp.results))
+
+    def _merge(self, ph: Phase, old: dict[int, list[Value] | None], new: dict[int, list[Value]], lanes: int) -> dict[int, list[Value] | None]:
+        k, out = self.kb.scalars(lanes), {}
+        for i, values in new.items():
+            before = old[i]
+            out[i] = values if before is None else [k.combine(ph.reds[i].combine, a, b) for a, b in zip(before, values)]
+        return out
+
+    def _span(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value]]) -> dict[int, list[Value]]:
+        """Whole vectors from ``low``, then a masked rest. ``low`` is a multiple of whole rounds."""
+        kb = self.kb
+        count = kb.sub(high, low)
+        rest = kb.rem(count, lanes)
+        end = kb.sub(high, rest)
+        at = low
+        if accs and heavy(ph.nodes) <= _LIGHT:
+            step = CHAINS * lanes
+            stop = kb.sub(high, kb.rem(count, step))
+            with kb.for_(low, stop, step, init=_flat(accs)) as lp:
+                inside = {i: list(a) for i, a in _unflat(accs, lp.args).items() if a is not None}
+                for c in range(CHAINS):
+                    self._body(ph, kb.add(lp.iv, c * lanes), lanes, None, inside)
+                kb.yield_(*_flat(inside))
+            accs = {i: a for i, a in _unflat(accs, lp.results).items() if a is not None}
+            at = stop
+        with kb.for_(at, end, lanes, init=_flat(accs)) as lp:
+            inside = {i: list(a) for i, a in _unflat(accs, lp.args).items() if a is not None}
+            self._body(ph, lp.iv, lanes, None, inside)
+            kb.yield_(*_flat(inside))
+        accs = {i: a for i, a in _unflat(accs, lp.results).items() if a is not None}
+        if lanes == 1 or rest == 0:
+            return accs
+        return self._rest(ph, end, rest, lanes, accs)
+
+    def _rest(self, ph: Phase, at: Index, rest: Index, lanes: int, accs: dict[int, list[Value]]) -> dict[int, list[Value]]:
+        kb = self.kb
+        mask = kb.create_mask(rest, lanes)
+        if isinstance(rest, int):
+            out = {i: list(a) for i, a in accs.items()}
+            self._body(ph, at, lanes, mask, out)
+            return out
+        flat = _flat(accs)
+        with kb.if_(kb.cmp("gt", rest, 0), [v.type for v in flat]) as br:
+            with br.then():
+                out = {i: list(a) for i, a in accs.items()}
+                self._body(ph, at, lanes, mask, out)
+                kb.yield_(*_flat(out))
+            if flat:
+                with br.orelse():
+                    kb.yield_(*flat)
+        return {i: a for i, a in _unflat(accs, br.results).items() if a is not None}
+
+    def _body(self, ph: Phase, iv: Index, lanes: int, mask: Value | None, accs: dict[int, list[Value]]) -> None:
+        """One vector of every node; stores; one step of each chain (``accs`` is changed: its chains rotate)."""
+        self.ivs.append((ph.loops[-1], iv))
+        env: dict[Node, Value] = {}
+        vector = len(self.outer_loops) + len(ph.loops)
+        for n in ph.nodes:
+            if n.level == vector and n.kind != "slot":
+                env[n] = self._compute(n, env, lanes, mask)
+        for root in ph.roots:
+            self._store(root, self._value(root.node, env), lanes, mask)
+        k = self.kb.scalars(lanes)
+        for i, red in enumerate(ph.reds):
+            x = k.vector(self._value(red.node, env))
+            if i not in accs:
+                self._update(red, x, lanes, mask)
+                continue
+            chains = accs[i]
+            if mask is not None:
+                x = k.select(mask, x, self._identities(red, lanes)[0])
+            accs[i] = [*chains[1:], k.combine(red.combine, chains[0], x)]
+        self.ivs.pop()
+
+    # ---- values -----------------------------------------------------------------------------------------------------------------
+
+    def scalar_nodes(self, nodes: Sequence[Node]) -> None:
+        """Computes nodes outside all loops; loads from inputs are shared in the block."""
+        known = self.cx.loaded
+        for n in nodes:
+            if n.kind != "load":
+                n.val = self._compute(n, {}, 1, None)
+                continue
+            assert n.access is not None
+            key = (n.access.store, n.places[0][0])
+            n.val = known.get(key) or self._compute(n, {}, 1, None)
+            if n.access.store.what == "in":
+                known[key] = n.val
+
+    def value(self, n: Node) -> Value:
+        """The register of a computed node."""
+        return self._value(n, {})
+
+    def _value(self, n: Node, env: dict[Node, Value]) -> Value:
+        if n.kind == "slot":
+            assert n.slot is not None
+            return n.slot.value  # type: ignore[no-any-return]
+        found = env.get(n)
+        return n.val if found is None else found  # type: ignore[no-any-return]
+
+    def _compute(self, n: Node, env: dict[Node, Value], lanes: int, mask: Value | None) -> Value:
+        if n.kind == "const":
+            assert n.op is not None
+            return const_of(n.op, self.kb)
+        if n.kind == "ew":
+            assert n.op is not None
+            return apply(self.kb, lanes, n.op, [self._value(a, env) for a in n.args])
+        if n.kind == "load":
+            assert n.access is not None
+            return self._load(n.access.store, n.places[0], lanes, mask)
+        assert n.op is not None
+        low = opdef.get(n.op.name).lower
+        assert isinstance(low, opdef.Index)
+        k = self.kb.scalars(lanes)
+        return low.fn(k, n.op, [self._positions(p, lanes) for p in n.places])  # type: ignore[no-any-return]
+
+    def position(self, place: Place) -> Index:
+        """Element offset at the current round of the open loops."""
+        kb, (base, strides) = self.kb, place
+        at = kb.dim(base)
+        for loop, iv in self.ivs:
+            stride = strides.get(loop.dims[-1], 0)
+            at = kb.add(at, kb.mul(iv, kb.dim(stride)))
+        return at
+
+    def _inner_stride(self, place: Place) -> DimLike:
+        return place[1].get(self.ivs[-1][0].dims[-1], 0) if self.ivs else 0
+
+    def _positions(self, place: Place, lanes: int) -> Index:
+        """The position in every lane (an int or index where lanes do not differ)."""
+        at = self.position(place)
+        if lanes == 1:
+            return at
+        stride = self._inner_stride(place)
+        if isinstance(stride, int) and stride == 0:
+            return at
+        if isinstance(stride, int) and stride == 1:
+            return self.kb.iota(at, lanes)
+        kb, t = self.kb, register(None, lanes)
+        steps = kb.pure("arith.muli", (kb.iota(0, lanes), kb.broadcast(kb.index(kb.dim(stride)), lanes)), t)
+        return kb.pure("arith.addi", (kb.broadcast(kb.index(at), lanes), steps), t)
+
+    def _load(self, store: Store, place: Place, lanes: int, mask: Value | None) -> Value:
+        stride = self._inner_stride(place)
+        if lanes == 1 or (isinstance(stride, int) and stride == 0):
+            return self.kb.load(store.mem, self.position(place))
+        if isinstance(stride, int) and stride == 1:
+            return self.kb.load(store.mem, self.position(place), lanes, mask)
+        at = self._positions(place, lanes)
+        assert not isinstance(at, int)
+        return self.kb.gather(store.mem, at, mask)
+
+    def _put(self, value: Value, store: Store, place: Place, lanes: int, mask: Value | None) -> None:
+        value = self.kb.scalars(lanes).vector(value)
+        stride = self._inner_stride(place)
+        if lanes == 1 or (isinstance(stride, int) and stride == 1):
+            self.kb.store(value, store.mem, self.position(place), mask)
+            return
+        at = self._positions(place, lanes)
+        assert not isinstance(at, int)
+        self.kb.scatter(value, store.mem, at, mask)
+
+    def _store(self, root: Root, value: Value, lanes: int, mask: Value | None) -> None:
+        if root.add:
+            k = self.kb.scalars(lanes)
+            value = k.add(self._load(root.store, root.place, lanes, mask), k.vector(value))
+        self._put(value, root.store, root.place, lanes, mask)
+
+    # ---- ends of reductions -----------------------------------------------------------------------------------------------------
+
+    def _update(self, red: Reduction, x: Value, lanes: int, mask: Value | None) -> None:
+        """Combines into memory."""
+        assert red.target is not None
+        store, place = red.target
+        k = self.kb.scalars(lanes)
+        self._put(k.combine(red.combine, self._load(store, place, lanes, mask), x), store, place, lanes, mask)
+
+    def _finish(self, red: Reduction, chains: list[Value] | None) -> None:
+        assert chains is not None
+        k = self.kb.scalars(1)
+        a, b, c, d = chains
+        x = k.reduce(red.combine, k.combine(red.combine, k.combine(red.combine, a, b), k.combine(red.combine, c, d)))
+        if red.combine == "add" and red.dtype.kind == "f":
+            x = k.add(x, k.const(0.0, x))  # an empty sum is 0, not the -0 that chains start from
+        self._deliver(red, x)
+
+    def _deliver(self, red: Reduction, x: Value) -> None:
+        if red.partial:
+            self._update(red, x, 1, None)
+            return
+        if red.slot is not None:
+            red.slot.value = x
+        if red.result is not None and not self.outer_loops:
+            self.cx.regs[red.result] = x
+        if red.target is not None:
+            self._put(x, *red.target, 1, None)
+
+    # ---- report -------------------------------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """Loops and bytes of the nest."""
+        size: DimLike
+        read: DimLike = 0
+        written: DimLike = 0
+        scratch = set(self.temps)
+        for ph in self.phases:
+            for n in ph.nodes:
+                if n.kind == "load" and n.access is not None and n.access.store not in scratch:
+                    read = read + self._bytes(n.access.store, n.places[0])
+            for r in (*ph.before, *ph.roots):
+                if r.store not in scratch:
+                    written = written + self._bytes(r.store, r.place)
+            for red in ph.reds:
+                if red.target is not None:
+                    written = written + self._bytes(*red.target)
+        depth = max((len(self.outer_loops) + len(ph.loops) for ph in self.phases), default=0)
+        return {"kind": "loop", "depth": depth, "loops": sum(1 for ph in self.phases if ph.loops), "outer": len(self.outer_loops),
+                "read": str(read), "written": str(written), "lanes": [self._lanes(ph) for ph in self.phases if ph.loops]}
+
+    def _bytes(self, store: Store, place: Place) -> DimLike:
+        size: DimLike = store.dtype.itemsize
+        for d in place[1]:
+            size = size * self.space[d]
+        return size
+
+
+def _flat(accs: dict[int, Any]) -> list[Value]:
+    return [v for a in accs.values() for v in a]
+
+
+def _unflat(like: dict[int, Any], values: Iterable[Value]) -> dict[int, list[Value] | None]:
+    it = iter(values)
+    return {i: [next(it) for _ in a] for i, a in like.items()}
+
+
+def fill(cx: Context, store: Store, place: Place, space: Sequence[DimLike], dims: Sequence[int], value: Value) -> None:
+    """Writes one number to every element of a part of a buffer."""
+    e = NestEmitter(cx, Nest(-1, 0, tuple(space)))
+    ph = Phase(roots=[Root(Node("value", frozenset(), val=value), store, place)])
+    ph.loops = collapse(dims, space, [place[1]], [])
+    e.phases = [ph]
+    e._inner(ph, 0, {})

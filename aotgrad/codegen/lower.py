@@ -1,0 +1,124 @@
+"""From a tensor-level function to kernel-level functions: plans a block, then emits its items one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
+
+from ..ir import dims
+from ..ir.core import Block, Func, Value
+from .access import Access, zero_map
+from .bufferise import Buffers, Store, Workspace, dense
+from .emit import Entry
+from .exprs import Graph, apply, const_of
+from .fusion import Item, Nest, Scalar, analyse
+from .kernel import KernelBuilder, function
+from .loops import Context, NestEmitter
+from .lowering_kernels import emit_kernel
+from .target import Target
+
+__all__ = ["Lowered", "Module", "lower", "lower_block"]
+
+
+@dataclass
+class Module:
+    """What all blocks of one function share: target, further kernel functions, places in the source, the report."""
+
+    name: str
+    target: Target
+    funcs: list[Func] = field(default_factory=list)
+    locations: list[str] = field(default_factory=list)
+    report: list[dict[str, Any]] = field(default_factory=list)
+    checks: bool = True
+    symbols: int = 0
+
+    def location(self, loc: Any) -> int:
+        """The id of a source location in ``locations``."""
+        text = str(loc) if loc is not None else ""
+        if text not in self.locations:
+            self.locations.append(text)
+        return self.locations.index(text)
+
+    def fresh(self, what: str) -> str:
+        """A name used nowhere else in the module."""
+        self.symbols += 1
+        return f"{self.name}_{what}{self.symbols}"
+
+
+@dataclass
+class Lowered:
+    """Kernel-level functions (the first is the function itself), the entry point, and the report."""
+
+    funcs: list[Func]
+    entry: Entry
+    module: Module
+
+
+def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: bool = False) -> Lowered:
+    """Lowers ``func`` (primitive ops only) to kernel level.
+
+    Raises ``AotgradNotImplementedError`` for an op or layout without a kernel-level form.
+    """
+    for t in (*func.arg_types, *func.out_types):
+        if t.layout is not None and t.layout.blocks:
+            raise AotgradNotImplementedError(f"blocked layout of {t} has no kernel-level form yet; relayout it first")
+    symbols = func.symbols()
+    k = function(name, [t.dtype for t in func.arg_types], [t.dtype for t in func.out_types], symbols)
+    missing = [s for t in func.out_types for d in t.shape for s in dims.symbols_of(d) if s not in symbols]
+    if missing:
+        raise AotgradTypeError(f"size {missing[0]} of an output of {name} appears in no argument")
+    module = Module(name, target, checks=checks)
+    work = Workspace(k.kb, k.workspace)
+    ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
+    outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
+    lower_block(module, k.kb, func.body, ins, outs, work)
+    k.kb.ret()
+    module.funcs.insert(0, k.func)
+    entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total, c_abi=c_abi)
+    return Lowered(module.funcs, entry, module)
+
+
+def lower_block(module: Module, kb: KernelBuilder, block: Block, args: Sequence[Access], outs: Sequence[Access], work: Workspace,
+                regs: Mapping[Value, Value] | None = None) -> None:
+    """Emits a block at the builder's place; its outputs are written to ``outs``. ``regs``: arguments of size 1 that are in registers."""
+    plan = analyse(block)
+    buffers = Buffers(plan, {a: at for a, at in zip(block.args, args) if at is not None}, outs, work)
+    cx = Context(kb, module.target, plan, buffers, work, dict(regs or {}), module.report, module)
+    for item in plan.items:
+        buffers.enter(item)
+        _emit(cx, item)
+        buffers.leave(item)
+
+
+def _emit(cx: Context, item: Item) -> None:
+    cx.kb.loc = item.op.loc if item.op is not None else None
+    if isinstance(item, Scalar):
+        _scalar(cx, item)
+    elif isinstance(item, Nest):
+        nest = NestEmitter(cx, item)
+        nest.build()
+        nest.emit()
+        cx.report.append(nest.describe())
+    else:
+        emit_kernel(cx, item, lower_block)
+
+
+def _scalar(cx: Context, item: Scalar) -> None:
+    op = item.op
+    assert op is not None
+    v, kind = op.result, cx.plan.kind[op]
+    if kind == "idx":
+        cx.regs[v] = const_of(op, cx.kb)
+    else:
+        graph = Graph(item, cx.plan, cx.buffers, cx.regs)
+        args = [graph.node(o, zero_map(o.type.rank)) for o in op.operands]
+        emitter = NestEmitter(cx, Nest(-1, 0, ()))
+        emitter.scalar_nodes(graph.nodes)
+        vals = [emitter.value(n) for n in args]
+        cx.regs[v] = vals[0] if op.name == "stop_gradient" else apply(cx.kb, 1, op, vals)
+    if v in cx.plan.memory:
+        access = cx.buffers.stored(v)
+        cx.kb.store(cx.regs[v], access.store.mem, cx.kb.dim(access.base))
