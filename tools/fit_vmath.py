@@ -181,6 +181,14 @@ def table() -> dict[str, dict[str, tuple[Fn, object, object, Fn, int]]]:
         name: {"f64": (f, lo, hi, w, d64), "f32": (f, lo, hi, w, d32)} for name, (f, lo, hi, w, d64, d32) in both.items()
     }
 
+    def cbrt_weight(f: mpf) -> mpf:
+        return 1 / mp.cbrt(1 + f)
+
+    border = mp.sqrt(mpf("0.5"))
+    # A Newton step doubles the bits: the target is the square root of the format's precision.
+    out["CBRT"] = {"f64": (lambda f: mp.cbrt(1 + f), border - 1, 2 * border - 1, lambda f: cbrt_weight(f) * mpf(2) ** -22, 9),
+                   "f32": (lambda f: mp.cbrt(1 + f), border - 1, 2 * border - 1, lambda f: cbrt_weight(f) * mpf(2) ** -9, 4)}
+
     def erfc_weight(u: mpf) -> mpf:
         return u * mp.erfc(1 + u) / mp.erf(1 + u)
 
@@ -212,7 +220,8 @@ def split(x: mpf, parts: int, dtype: str) -> list[float]:
 def constants(dtype: str) -> dict[str, float]:
     """Constants that cannot be written as short literals. *_CUT have trailing zeros, so that a product with an exponent is exact."""
     short = 42 if dtype == "f64" else 16
-    out: dict[str, float] = {"INV_LN2": rounded(1 / mp.log(2), dtype), "TWO_OVER_PI": rounded(2 / mp.pi, dtype), "ERFC_1": rounded(mp.erfc(1), dtype)}
+    out: dict[str, float] = {"INV_LN2": rounded(1 / mp.log(2), dtype), "TWO_OVER_PI": rounded(2 / mp.pi, dtype), "ERFC_1": rounded(mp.erfc(1), dtype),
+                             "CBRT2": rounded(mp.cbrt(2), dtype), "CBRT_HALF": rounded(mp.cbrt(mpf("0.5")), dtype)}
     for name, value, parts in [("LN2", mp.log(2), 2), ("LOG2E", 1 / mp.log(2), 2), ("LOG10E", 1 / mp.log(10), 2), ("PIO2", mp.pi / 2, 3), ("TWO_LN2", 2 / mp.log(2), 2),
                                ("TWO_3LN2", 2 / (3 * mp.log(2)), 2)]:
         out.update({f"{name}_{i + 1}": part for i, part in enumerate(split(value, parts, dtype))})

@@ -23,9 +23,9 @@ __all__ = ["ARITY", "NAMES", "VFunc", "function", "module_text"]
 _UNARY: dict[str, Callable[[Emitter, Val], Val]] = {
     f.__name__: f for f in (explog.exp, explog.exp2, explog.expm1, explog.log, explog.log1p, explog.log2, explog.log10, hyper.sinh, hyper.cosh, hyper.tanh,
                             hyper.sigmoid, hyper.erf, hyper.erfc, trig.sin, trig.cos, trig.tan, inverse.asin, inverse.acos, inverse.atan, explog.asinh, explog.acosh,
-                            explog.atanh, explog.softplus)
+                            explog.atanh, explog.softplus, power.cbrt)
 }
-_BINARY: dict[str, Callable[[Emitter, Val, Val], Val]] = {"atan2": inverse.atan2, "pow": power.pow_, "fmod": power.fmod}
+_BINARY: dict[str, Callable[[Emitter, Val, Val], Val]] = {"atan2": inverse.atan2, "pow": power.pow_, "fmod": power.fmod, "hypot": power.hypot}
 #: Number of arguments of each function.
 ARITY: dict[str, int] = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2)}
 NAMES: frozenset[str] = frozenset(ARITY)

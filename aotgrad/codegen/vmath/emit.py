@@ -251,9 +251,8 @@ class Emitter:
         p = a * b
         return p, self.fma(a, b, -p)
 
-    def redo_if_any(self, condition: Val, slow: VFunc, *args: Val) -> Val:
-        """slow(*args) if any lane of the condition is set, else the last argument: one compare and branch. The condition is rare."""
-        y = args[-1]
+    def redo_if_any(self, condition: Val, slow: VFunc, args: Sequence[Val], y: Val) -> Val:
+        """slow(*args) if any lane of the condition is set, else y: one compare and branch. The condition is rare."""
         flag = condition.ref
         if self.lanes > 1:
             self.declares.add(f"declare i1 @llvm.vector.reduce.or.v{self.lanes}i1({self.type('i1')})")

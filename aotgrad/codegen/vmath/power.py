@@ -1,14 +1,13 @@
-"""pow with the whole table of C99, and fmod."""
+"""pow with the whole table of C99, cbrt, hypot and fmod."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from .coeffs import CONST
-from .emit import Emitter, Val, VFunc, hexfloat, ir_type
-from .explog import INF, NAN, exp2_parts, log_split, power_of_two, scale_twice
-
-SLOW = "noinline cold nounwind memory(none)"
+from .emit import Emitter, Val, VFunc
+from .explog import INF, NAN, exp2_parts, log_split, pick, power_of_two, scale_twice
+from .slow import SLOW, fmod_long, per_lane
 
 
 def exp2_short(b: Emitter, p: Val) -> tuple[Val, Val]:
@@ -79,6 +78,42 @@ def _pow_wide(b: Emitter, x: Val, y: Val) -> Val:
     return signs(b, x, y, (scale * power).narrow())
 
 
+def cbrt(b: Emitter, x: Val) -> Val:
+    """A polynomial good to half the bits, then one Newton step with t**3 in two parts; k = 3 q + r is split off first."""
+    a = b.abs(x)
+    k, _, f = log_split(b, a)
+    magic = x.fmt.magic + x.fmt.bias
+    third = b.fma(k, pick((1 / 3, 0.3333333432674408), x), magic)
+    r = b.fma(third - magic, -3.0, k)
+    low, high = b.fcmp("olt", r, 0.0), b.fcmp("ogt", r, 0.0)
+    root = CONST[x.ty]["CBRT2"]
+    t = b.named_poly("CBRT", f) * b.select(low, b.lift(CONST[x.ty]["CBRT_HALF"], x.ty), b.select(high, b.lift(root, x.ty), 1.0))
+    m = (1.0 + f) * b.select(low, b.lift(0.5, x.ty), b.select(high, b.lift(2.0, x.ty), 1.0))
+    s, se = b.two_prod(t, t)
+    p, pe = b.two_prod(s, t)
+    error = (m - p) - b.fma(se, t, pe)
+    y = b.fma(error, t / (3.0 * m), t) * power_of_two(third.to_int(), x.fmt.mantissa)
+    usual = b.fcmp("ogt", a, 0.0) & b.fcmp("olt", a, INF)
+    return b.select(usual, b.copysign(y, x), x)
+
+
+def hypot(b: Emitter, x: Val, y: Val) -> Val:
+    """sqrt(x**2 + y**2) without overflow or underflow on the way; infinite where either is."""
+    ax, ay = b.abs(x), b.abs(y)
+    infinite = b.fcmp("oeq", ax, INF) | b.fcmp("oeq", ay, INF)
+    if x.ty == "f32":
+        wx, wy = x.wide(), y.wide()
+        r = b.sqrt(b.fma(wx, wx, wy * wy)).narrow()
+    else:
+        big = b.select(b.fcmp("ogt", ax, ay), ax, ay)
+        huge, small = b.fcmp("ogt", big, 2.0**500), b.fcmp("olt", big, 2.0**-450)
+        down = b.select(huge, b.lift(2.0**-600, x.ty), b.select(small, b.lift(2.0**600, x.ty), 1.0))
+        up = b.select(huge, b.lift(2.0**600, x.ty), b.select(small, b.lift(2.0**-600, x.ty), 1.0))
+        sx, sy = ax * down, ay * down
+        r = b.sqrt(b.fma(sx, sx, sy * sy)) * up
+    return b.select(infinite, b.lift(INF, x.ty), r)
+
+
 def fmod(b: Emitter, x: Val, y: Val) -> Val:
     """The exact remainder with the sign of x. One step does it while the quotient fits the mantissa; lanes with a larger one are done by long division."""
     ax, ay = b.abs(x), b.abs(y)
@@ -86,118 +121,21 @@ def fmod(b: Emitter, x: Val, y: Val) -> Val:
     r = b.fma(-b.intrinsic("trunc", quotient), ay, ax)
     # The rounded quotient may be one too large, never too small.
     r = b.select(b.fcmp("olt", r, 0.0), r + ay, r)
-    finite = b.fcmp("olt", ax, INF)
-    r = b.select(finite & b.fcmp("oeq", ay, INF), ax, r)
+    r = b.select(b.fcmp("olt", ax, INF) & b.fcmp("oeq", ay, INF), ax, r)
     r = b.copysign(r, x)
-    return b.redo_if_any(b.fcmp("oge", quotient, 2.0**x.fmt.mantissa) & finite & b.fcmp("ogt", ay, 0.0), fmod_lanes(x.ty, b.lanes), x, y, r)
+    return b.redo_if_any(_long_quotient(b, x, y), _fmod_slow(x.ty, b.lanes), [x, y, r], r)
+
+
+def _long_quotient(b: Emitter, x: Val, y: Val) -> Val:
+    ax, ay = b.abs(x), b.abs(y)
+    return b.fcmp("oge", ax / ay, 2.0**x.fmt.mantissa) & b.fcmp("olt", ax, INF) & b.fcmp("ogt", ay, 0.0)
 
 
 @cache
-def fmod_scalar() -> VFunc:
-    """double (double, double) for finite x and finite nonzero y: integer mantissas, ten bits of the quotient at a time."""
-    text = f"""define internal double @ag_vm_fmod_long(double %x, double %y) {SLOW} {{
-entry:
-  %xb = bitcast double %x to i64
-  %yb = bitcast double %y to i64
-  %sign = and i64 %xb, -9223372036854775808
-  %xs = lshr i64 %xb, 52
-  %ys = lshr i64 %yb, 52
-  %xe = and i64 %xs, 2047
-  %ye = and i64 %ys, 2047
-  %xf = and i64 %xb, 4503599627370495
-  %yf = and i64 %yb, 4503599627370495
-  %xsub = icmp eq i64 %xe, 0
-  %ysub = icmp eq i64 %ye, 0
-  %xn = or i64 %xf, 4503599627370496
-  %yn = or i64 %yf, 4503599627370496
-  %xm = select i1 %xsub, i64 %xf, i64 %xn
-  %ym = select i1 %ysub, i64 %yf, i64 %yn
-  %xk = select i1 %xsub, i64 1, i64 %xe
-  %yk = select i1 %ysub, i64 1, i64 %ye
-  %gap = sub i64 %xk, %yk
-  %less = icmp slt i64 %gap, 0
-  br i1 %less, label %keep, label %start
-keep:
-  ret double %x
-start:
-  %r0 = urem i64 %xm, %ym
-  br label %head
-head:
-  %r = phi i64 [ %r0, %start ], [ %rnext, %step ]
-  %d = phi i64 [ %gap, %start ], [ %dnext, %step ]
-  %more = icmp sgt i64 %d, 0
-  br i1 %more, label %step, label %done
-step:
-  %big = icmp sgt i64 %d, 10
-  %by = select i1 %big, i64 10, i64 %d
-  %up = shl i64 %r, %by
-  %rnext = urem i64 %up, %ym
-  %dnext = sub i64 %d, %by
-  br label %head
-done:
-  %rf = sitofp i64 %r to double
-  %k2 = add i64 %yk, 971
-  %h1 = lshr i64 %k2, 1
-  %h2 = sub i64 %k2, %h1
-  %s1i = shl i64 %h1, 52
-  %s2i = shl i64 %h2, 52
-  %s1 = bitcast i64 %s1i to double
-  %s2 = bitcast i64 %s2i to double
-  %p1 = fmul double %rf, %s1
-  %p2 = fmul double %p1, %s2
-  %pb = bitcast double %p2 to i64
-  %ob = or i64 %pb, %sign
-  %out = bitcast i64 %ob to double
-  ret double %out
-}}
-"""
-    return VFunc("ag_vm_fmod_long", text)
-
-
-@cache
-def fmod_lanes(dtype: str, lanes: int) -> VFunc:
-    """(x, y, r) -> r with the lanes done afresh whose quotient is too long."""
-    scalar = fmod_scalar()
-    t, e = ir_type(dtype, lanes), ir_type(dtype, 1)
-    symbol = f"ag_vm_fmod_slow_{dtype}x{lanes}"
-    if dtype == "f64":
-        call = f"  %ri = call double @{scalar.symbol}(double %xi, double %yi)"
-    else:
-        call = f"""  %xw = fpext float %xi to double
-  %yw = fpext float %yi to double
-  %rw = call double @{scalar.symbol}(double %xw, double %yw)
-  %ri = fptrunc double %rw to float"""
-    take, put = ("extractelement", "insertelement")
-    if lanes == 1:
-        text = f"define internal {t} @{symbol}({t} %xi, {t} %yi, {t} %r) {SLOW} {{\n{call}\n  ret {t} %ri\n}}\n"
-        return VFunc(symbol, text, (scalar,))
-    text = f"""define internal {t} @{symbol}({t} %x, {t} %y, {t} %r) {SLOW} {{
-entry:
-  br label %head
-head:
-  %i = phi i32 [ 0, %entry ], [ %next, %tail ]
-  %acc = phi {t} [ %r, %entry ], [ %new, %tail ]
-  %xi = {take} {t} %x, i32 %i
-  %yi = {take} {t} %y, i32 %i
-  %ax = call {e} @llvm.fabs.{dtype}({e} %xi)
-  %ay = call {e} @llvm.fabs.{dtype}({e} %yi)
-  %finite = fcmp olt {e} %ax, {hexfloat(INF, dtype)}
-  %some = fcmp ogt {e} %ay, {hexfloat(0.0, dtype)}
-  %bounded = fcmp olt {e} %ay, {hexfloat(INF, dtype)}
-  %f1 = and i1 %finite, %some
-  %f2 = and i1 %f1, %bounded
-  br i1 %f2, label %redo, label %tail
-redo:
-{call}
-  %set = {put} {t} %acc, {e} %ri, i32 %i
-  br label %tail
-tail:
-  %new = phi {t} [ %acc, %head ], [ %set, %redo ]
-  %next = add i32 %i, 1
-  %more = icmp ult i32 %next, {lanes}
-  br i1 %more, label %head, label %done
-done:
-  ret {t} %new
-}}
-"""
-    return VFunc(symbol, text, (scalar,), frozenset({f"declare {e} @llvm.fabs.{dtype}({e})"}))
+def _fmod_slow(dtype: str, lanes: int) -> VFunc:
+    scalar = fmod_long()
+    if dtype == "f32":
+        b = Emitter(1)
+        x, y = Val(b, "%x", "f32"), Val(b, "%y", "f32")
+        scalar = b.function("ag_vm_fmod_long_f32", [x, y], b.call(scalar, "f64", x.wide(), y.wide()).narrow(), attributes=SLOW)
+    return per_lane("fmod", dtype, lanes, 2, scalar, _long_quotient)
