@@ -138,8 +138,9 @@ def log(b: Emitter, x: Val) -> Val:
     return log_edges(b, x, y)
 
 
-def log1p(b: Emitter, x: Val) -> Val:
-    """log of u = 1 + x, its rounding error d added as d/u; where u is within [sqrt(1/2), sqrt(2)) x itself is the argument of the series."""
+def log1p(b: Emitter, x: Val, low: Val | None = None) -> Val:
+    """log(1 + x + low) = log of u = 1 + x, with d/u added, d the rounding error of u (and low);
+    where u is within [sqrt(1/2), sqrt(2)) x itself is the argument of the series."""
     c = CONST[x.ty]
     u = 1.0 + x
     k, field, f = log_split(b, u, subnormal=False)
@@ -147,8 +148,12 @@ def log1p(b: Emitter, x: Val) -> Val:
     f = b.select(whole, x, f)
     s, half_square, tail = log_series(b, f)
     # d/u = d 2**-k / (1 + f) and 1/(1 + f) = (1 - s)/(1 + s); beyond 2**60 d cannot matter and 2**-k may not exist.
-    used = b.fcmp("olt", x, 2.0**60) & ~whole
-    d = b.select(used, (x - (u - 1.0)) * (x.fmt.one - field).to_float(), 0.0)
+    used, d = b.fcmp("olt", x, 2.0**60), x - (u - 1.0)
+    if low is None:
+        used = used & ~whole
+    else:
+        d = b.select(whole, 0.0, d) + low
+    d = b.select(used, d * (x.fmt.one - field).to_float(), 0.0)
     g = 1.0 - s
     tail = b.fma(d, g * b.fma(s, s, g), tail)
     y = b.fma(k, c["LN2_CUT"], f - (half_square - b.fma(k, c["LN2_REST"], tail)))
@@ -196,27 +201,31 @@ def softplus(b: Emitter, x: Val) -> Val:
 def asinh(b: Emitter, x: Val) -> Val:
     """log1p(a + a**2/(1 + sqrt(a**2 + 1))), and log(2 a) where a**2 would overflow."""
     a = b.abs(x)
-    big = b.fcmp("ogt", a, pick((2.0**60, 2.0**30), x))
     square = a * a
-    near = a + square / (1.0 + b.sqrt(square + 1.0))
-    return b.copysign(_log_of_sum(b, a, near, big), x)
+    return b.copysign(_log1p_sum(b, a, *b.fast_two_sum(a, square / (1.0 + b.sqrt(square + 1.0)))), x)
 
 
 def acosh(b: Emitter, x: Val) -> Val:
     """log1p(t + sqrt(t (2 + t))) with t = x - 1."""
     t = b.select(b.fcmp("olt", x, 1.0), b.lift(NAN, x.ty), x - 1.0)
-    big = b.fcmp("ogt", x, pick((2.0**60, 2.0**30), x))
-    return _log_of_sum(b, x, t + b.sqrt(b.fma(t, t, t + t)), big)
+    return _log1p_sum(b, x, *b.fast_two_sum(b.sqrt(b.fma(t, t, t + t)), t))
 
 
-def _log_of_sum(b: Emitter, a: Val, near: Val, big: Val) -> Val:
-    y = log1p(b, b.select(big, a, near))
+def _log1p_sum(b: Emitter, a: Val, high: Val, low: Val) -> Val:
+    """log1p(high + low), or log(2 a) for a large a."""
+    big = b.fcmp("ogt", a, pick((2.0**60, 2.0**30), a))
+    y = log1p(b, b.select(big, a, high), b.select(big, 0.0, low))
     return y + b.select(big, b.lift(CONST[a.ty]["LN2_1"], a.ty), 0.0)
 
 
 def atanh(b: Emitter, x: Val) -> Val:
-    """log1p(2 a/(1 - a))/2."""
+    """log1p(2 a/(1 - a))/2, the quotient in two parts."""
     a = b.abs(x)
-    y = 0.5 * log1p(b, (a + a) / (1.0 - a))
+    dh, dl = b.fast_two_sum(b.lift(1.0, x.ty), -a)
+    inverse = 1.0 / dh
+    n = a + a
+    q = n * inverse
+    low = b.fma(-q, dl, b.fma(-q, dh, n)) * inverse
+    y = 0.5 * log1p(b, q, low)
     tiny = b.fcmp("olt", a, pick((2.0**-28, 2.0**-14), x))
-    return b.copysign(b.select(tiny, a, y), x)
+    return b.copysign(b.select(tiny, a, b.select(b.fcmp("oeq", a, 1.0), INF, y)), x)

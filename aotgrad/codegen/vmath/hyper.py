@@ -55,10 +55,10 @@ def _combine(b: Emitter, s: Sums, first: tuple[Val, Val], second: tuple[Val, Val
     return high, b.fma(first[0], s.cosh_r, b.fma(second[0], s.sinh_r, low))
 
 
-def divide(b: Emitter, nh: Val, nl: Val, dh: Val, dl: Val) -> Val:
-    """(nh + nl)/(dh + dl), nearly correctly rounded, with one division."""
+def divide(b: Emitter, nh: Val, nl: Val, dh: Val, dl: Val, estimate: Val | None = None) -> Val:
+    """(nh + nl)/(dh + dl), nearly correctly rounded, with one division. Where nl is not small against nh, ``estimate`` is their sum."""
     inverse = 1.0 / dh
-    q = nh * inverse
+    q = (nh if estimate is None else estimate) * inverse
     return b.fma(b.fma(-q, dh, nh) + b.fma(-q, dl, nl), inverse, q)
 
 
@@ -73,7 +73,8 @@ def tanh(b: Emitter, x: Val) -> Val:
     low = b.fma(scale, tail, low)
     # 2**k (1 + r) is at least 1: k = 0 comes with r >= 0 only.
     (nh, nl), (dh, dl) = b.fast_two_sum(head, b.lift(-1.0, x.ty)), b.fast_two_sum(head, b.lift(1.0, x.ty))
-    return b.copysign(divide(b, nh, nl + low, *b.fast_two_sum(dh, dl + low)), x)
+    nl = nl + low
+    return b.copysign(divide(b, nh, nl, *b.fast_two_sum(dh, dl + low), nh + nl), x)
 
 
 def sinh(b: Emitter, x: Val) -> Val:
