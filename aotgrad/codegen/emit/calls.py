@@ -43,7 +43,7 @@ def _simd(e: FunctionEmitter, op: Op, name: str, elem: str, lanes: int) -> None:
     if found is None:
         found = e.state.vfuncs[key] = vmath.function(name, elem, lanes)
     args = ", ".join([e.typed(o) for o in op.operands])
-    e.names[op.results[0]] = e.put(f"call {llvm_type(op.results[0].type)} @{found.symbol}({args})")
+    e.names[op.results[0]] = e.put(f"call {llvm_type(op.results[0].type)} @{found.symbol}({args}){'' if e.may_inline() else ' noinline'}")
 
 
 def call_op(e: FunctionEmitter, op: Op) -> None:

@@ -17,6 +17,12 @@ __all__ = ["FunctionEmitter", "ModuleState", "inner_name"]
 CALL_CTX, CALL_INFO = 24, 32  # byte offsets in ag_call
 CTX_POLL, CTX_HOOK, CTX_HOOK_STATE = 0, 16, 24  # byte offsets in ag_ctx
 INTERRUPTED = 5
+# LLVM's scheduler and register allocator take more than linear time in the length of a basic block; at this length 40,000 ops compile twice as fast.
+BLOCK_OPS = 200
+# Ops of a straight kernel that is inlined into its entry, which saves half a nanosecond of two.
+TINY = 64
+# Calls of SIMD functions that are inlined in one function, outside loops and in them; beyond that code size and compile time are not worth it.
+INLINE_OUTSIDE, INLINE_IN_LOOPS = 16, 64
 
 
 def inner_name(name: str) -> str:
@@ -50,7 +56,8 @@ class FunctionEmitter:
         self.label = "entry"
         self.count = 0
         self.uses_poll = self.uses_ctx = False
-        self.loc = ""
+        self.depth = 0  # loops around
+        self.inlined = [INLINE_OUTSIDE, INLINE_IN_LOOPS]
 
     # ---- small helpers ----------------------------------------------------------------------------------------------------------
 
@@ -95,6 +102,12 @@ class FunctionEmitter:
         self.entry.append(f"  {name} = alloca {text}, align {alignment}")
         return name
 
+    def may_inline(self) -> bool:
+        """Whether one more SIMD function is to be inlined here."""
+        i = min(self.depth, 1)
+        self.inlined[i] -= 1
+        return self.inlined[i] >= 0
+
     def intrinsic(self, result: str, name: str, args: Sequence[tuple[str, str]]) -> str:
         """A call of ``@llvm.name`` with (type, operand) pairs, declared once."""
         self.state.declare(f"declare {result} @llvm.{name}({', '.join([t for t, _ in args])})")
@@ -108,8 +121,14 @@ class FunctionEmitter:
 
     def ops(self, block: Block) -> None:
         """Every op of a block (regions by recursion, which is as deep as loops nest)."""
-        table, names = self.table, self.names
+        table, names, left = self.table, self.names, BLOCK_OPS
         for op in block.ops:
+            left -= 1
+            if left == 0:
+                left = BLOCK_OPS
+                (label,) = self.labels("more")
+                self.jump(label)
+                self.block(label)
             if op.name == "arith.constant":
                 names[op.results[0]] = const_text(op.attrs["value"], op.results[0].type)
                 continue
@@ -141,7 +160,9 @@ class FunctionEmitter:
         for a in body.args:
             names[a] = self.fresh()
         iv = names[body.args[0]]
+        self.depth += 1
         self.ops(body)
+        self.depth -= 1
         next_iv = self.put(f"add nsw i64 {iv}, {step}")
         poll = self._poll(op, loop, before) if "ag.poll" in op.attrs and self.status else []
         out = [names[v] for v in body.outputs]
@@ -203,12 +224,14 @@ class FunctionEmitter:
         self.lines.append("")
         for a in before.args:
             names[a] = self.fresh()
+        self.depth += 1
         self.ops(before)
         condition, passed = names[before.outputs[0]], [names[v] for v in before.outputs[1:]]
         self.branch(condition, body, done)
         names.update(zip(after.args, passed))
         self.block(body)
         self.ops(after)
+        self.depth -= 1
         init, back, latch = [names[o] for o in op.operands], [names[v] for v in after.outputs], self.label
         self.jump(test)
         self.lines[head] = "\n".join([f"  {names[a]} = phi {llvm_type(a.type)} [ {i}, %{start} ], [ {o}, %{latch} ]" for a, i, o in zip(before.args, init, back)])
@@ -230,7 +253,8 @@ class FunctionEmitter:
         self.lines.append(f"  ret {returns} {self.names[outs[0]]}" if outs else "  ret void")
         if self.uses_poll:
             self.lines += ["interrupted:", f"  ret i32 {INTERRUPTED}"]
-        head = f"define internal {returns} @{inner_name(func.name)}({', '.join([*params, 'ptr %call'])}) #0 {{"
+        tiny = " alwaysinline" if len(func.body.ops) <= TINY and not any(op.regions for op in func.body.ops) else ""
+        head = f"define internal {returns} @{inner_name(func.name)}({', '.join([*params, 'ptr %call'])}){tiny} #0 {{"
         return "\n".join([head, "entry:", *self.entry, *self._context(), *self.lines, "}"])
 
     def _context(self) -> list[str]:
