@@ -22,7 +22,7 @@ from .types import Layout, TensorType
 
 __all__ = [
     "Raw", "attr_text", "complex_from_text", "dense_from_text", "float_bits", "float_text", "kernel_attr_text", "key_text", "layout_from_text", "layout_text", "quote",
-    "type_from_text", "unquote",
+    "splat_from_text", "type_from_text", "unquote",
 ]
 
 INLINE_ELEMENTS: Final = 16  # larger constant arrays print as the hex of their bytes
@@ -215,6 +215,14 @@ def _nested(x: np.ndarray[Any, Any], dtype: DType) -> str:
 _DENSE_TYPE: Final = re.compile(r"(tensor|vector)<\s*((?:\d+\s*x\s*)*)(complex<f32>|complex<f64>|\w+)\s*>")
 
 
+def splat_from_text(body: str, shaped: str) -> Any:
+    """The number of ``dense<body> : shaped`` where one stands for all elements (not rounded to the element type: that is the constant's own), else None."""
+    value, splat = dense_from_text(body, shaped)
+    if not splat:
+        return None
+    return float(body) if value.dtype.kind == "f" and "0x" not in body else value.flat[0].item()
+
+
 def dense_from_text(body: str, shaped: str) -> tuple[Any, bool]:
     """The array of ``dense<body> : shaped`` (read-only), and whether the text was one number for all elements."""
     m = _DENSE_TYPE.fullmatch(shaped)
@@ -228,7 +236,7 @@ def dense_from_text(body: str, shaped: str) -> tuple[Any, bool]:
     leaves = re.findall(r"\([^()]*\)|[^\s,\[\]]+", body)
     splat = len(leaves) == 1 and not body.startswith("[")
     count = int(np.prod(shape, dtype=np.int64))
-    if not splat and (len(leaves) != count or _shape_of(body) != shape):
+    if not splat and (len(leaves) != count or (count and _shape_of(body) != shape)):
         raise AotgradValueError(f"dense<...> holds elements of shape {_shape_of(body)}, its type {shaped} needs shape {shape}")
     flat = np.array([_read_element(t, dtype) for t in leaves], dtype.np)
     out = np.full(shape, flat[0]) if splat else flat.reshape(shape)

@@ -28,6 +28,7 @@ from .attributes import (
     float_bits,
     layout_from_text,
     opaque_error,
+    splat_from_text,
     type_from_text,
     unquote,
 )
@@ -122,7 +123,7 @@ def _syntax_error(error: Any, text: str, file: str) -> ParseError:
     token = getattr(error, "token", None)
     ended = token is not None and token.type == "$END"
     line, column = (text.count("\n") + 1, len(text) - text.rfind("\n")) if ended else (error.line, error.column)
-    rest = text.splitlines()[line - 1][column - 1:] if not ended else ""
+    rest = "" if ended else text.split("\n")[line - 1][column - 1:].split(" ")[0]
     shown = "the end of the text" if ended else repr(str(token) if token is not None else rest[:20])
     return ParseError(f"{file}:{line}:{column}: {shown} is not expected here; expected {expected or 'something else'}", line, column)
 
@@ -296,21 +297,21 @@ class _Actions:
     def name_results(self, token: Any, op: Op, results: Any) -> None:
         if results is None:
             if op.results:
-                self.fail(token, f"the op has {len(op.results)} result(s); name them: %0{f':{len(op.results)}' if len(op.results) > 1 else ''} = ...")
+                self.fail(token, f"{op.name} has {len(op.results)} result(s); name them: %0{f':{len(op.results)}' if len(op.results) > 1 else ''} = ...")
             return
         at = 0
         for ssa, count in results:
             n = 1 if count is None else int(count)
             mine = op.results[at:at + n]
             if len(mine) != n:
-                self.fail(ssa, f"the op has {len(op.results)} result(s), more are named")
+                self.fail(ssa, f"{op.name} has {len(op.results)} result(s), more are named")
             if n == 1:
                 self.define(ssa, str(ssa), mine[0])
             for i, r in enumerate(mine):
                 self.define(ssa, f"{ssa}#{i}", r)
             at += n
         if at != len(op.results):
-            self.fail(token, f"the op has {len(op.results)} result(s), {at} are named")
+            self.fail(token, f"{op.name} has {len(op.results)} result(s), {at} are named")
 
     def blocks(self, token: Any, name: str, regions: Sequence[_Region]) -> list[Block]:
         short = name[3:] if name.startswith("ag.") else name
@@ -427,8 +428,12 @@ class _Actions:
         return _Token("symbol", str(c[0]))
 
     def dense(self, c: list[Any]) -> Any:
-        value, splat = self.guard(c[0], dense_from_text, str(c[0])[6:-1], str(c[1]))
-        return value if c[1].startswith("tensor") else _Typed(value[(0,) * value.ndim].item() if splat else value, str(c[0]), str(c[1]))
+        body, kind = str(c[0])[6:-1], str(c[1])
+        value, _ = self.guard(c[0], dense_from_text, body, kind)
+        if kind.startswith("tensor"):
+            return value
+        number = splat_from_text(body, kind) if value.size else None
+        return _Typed(value if number is None else number, str(c[0]), kind)
 
     def array(self, c: list[Any]) -> Any:
         return _Token("array", str(c[0]))

@@ -1,0 +1,598 @@
+"""``compile``: signatures, tracing, instances, and the Python path behind the call trampoline."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from aotgrad.codegen import driver
+from aotgrad.ir import Func, Layout, TensorType, Value, dims, interp
+from aotgrad.ir.transforms.cleanup import standard
+from aotgrad.ir.transforms.rewrite import substitute_func
+from aotgrad.ir.transforms.stabilise import Stabilise
+from aotgrad_runtime import call
+from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.call import ArgSpec, Sym
+from aotgrad_runtime.dtypes import DType, float64, int64
+from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
+
+from . import eager, kernels, sources
+from .program import Program, Pullback
+from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .subtrace import as_value, unwrap_error
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, tracing
+
+__all__ = ["Options", "compile"]
+
+F = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a function is compiled; see ``compile``."""
+
+    static: tuple[Any, ...] = ()
+    threads: int | str = 1
+    layout: str = "auto"
+    checks: bool = True
+    verify: int = 0
+    rewrite: bool = True
+    fast_math: bool = False
+    flush_subnormals: bool = False
+    donate: tuple[str, ...] = ()
+    memory_budget: int | None = None
+
+    def codegen(self) -> driver.Options:
+        """What the compiler needs to know; part of the cache key."""
+        return driver.Options(checks=self.checks)
+
+
+# ---- signatures ---------------------------------------------------------------------------------------------------------------------
+
+class _Static:
+    """A leaf whose value is part of the signature."""
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        try:
+            hash(value)
+            self.key: Any = (type(value), value)
+        except TypeError:
+            raise AotgradTypeError(f"an argument of type {type(value).__name__} is neither an array, a number, nor hashable; pass arrays, or a hashable value") from None
+
+
+def _spec(x: Any, static: bool) -> Any:
+    """What the signature keeps of a leaf: arrays by type, everything else by value."""
+    if isinstance(x, Tensor):
+        return ("tensor", type(x)._value_type, x._data.dtype, x._data.ndim, kernels.dense_order(x._data) or None)
+    if isinstance(x, np.ndarray):
+        if x.dtype.kind not in "fiub":
+            native(x)
+        return ("array", x.dtype.newbyteorder("="), x.ndim, kernels.dense_order(x) or None)
+    if isinstance(x, np.generic):
+        return ("scalar", x.dtype)
+    if type(x) in (float, int) and not static:
+        return (type(x),)
+    found = _Static(x)
+    return ("static", *found.key)
+
+
+@dataclass
+class _Leaf:
+    """A dynamic leaf: where it is, its type, and the class of its traced value."""
+
+    index: int
+    type: TensorType
+    weak: bool
+
+
+@dataclass
+class Variant:
+    """One trace of the function: its program, and how to call it."""
+
+    func: Func
+    leaves: list[_Leaf]
+    hidden: list[tuple[Any, Any]]  # (object seen at trace, source to re-read it from)
+    guards: list[tuple[Any, Any, Any]]
+    out_tree: TreeDef
+    out_constants: list[Any]  # per result leaf: _TRACED or a constant
+    tensors: bool
+    program: Any = None
+    verified: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+_TRACED = object()
+
+
+class _NeedStatic(AotgradTypeError):
+    """A traced integer argument was used as a Python number: the trace starts again with its value fixed."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__("an integer argument is used as a Python number")
+        self.index = index
+
+
+def _identifier(path: str) -> str:
+    text = "".join(c if c.isalnum() or c == "_" else "_" for c in path)
+    return text if text[:1].isalpha() or text[:1] == "_" else f"a{text}"
+
+
+class CompiledProgram(Program):
+    """A program that runs as one kernel; what is derived from it runs as kernels too."""
+
+    __slots__ = ("kernel", "options")
+
+    def __init__(self, func: Func, name: str, options: driver.Options, on_error: Any) -> None:
+        self.kernel = kernels.build(func, _identifier(func.name), options, on_error)
+        self.options = (options, on_error)
+        super().__init__(func, name, functools.partial(_run_kernel, self.kernel))
+
+    def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
+        found = self._vjps.get((active, present))
+        if found is None:
+            plain = super().pullback(active, present)
+            compiled = CompiledProgram(plain.program.func, self.name, *self.options)
+            found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs)
+        return found
+
+    def pushforward(self, active: tuple[bool, ...]) -> Program:
+        found = self._jvps.get(active)
+        if found is None:
+            found = self._jvps[active] = CompiledProgram(super().pushforward(active).func, self.name, *self.options)
+        return found
+
+
+def _run_kernel(kernel: kernels.Kernel, *arrays: Any) -> list[Any]:
+    return kernels.run_flat(kernel, arrays)
+
+
+class State:
+    """What a compiled function knows. One per ``compile``."""
+
+    def __init__(self, f: F, name: str, options: Options) -> None:
+        self.f, self.name, self.options = f, name, options
+        try:
+            self.signature: inspect.Signature | None = inspect.signature(f)
+        except (TypeError, ValueError):
+            self.signature = None
+        self.has_out = self.signature is not None and "out" in self.signature.parameters
+        self.static = self._static_names()
+        self.variants: dict[Any, list[Variant]] = {}
+        self.forced: dict[Any, set[int]] = {}
+        self.traces = 0
+        self.callable: Any = None
+
+    def _static_names(self) -> set[Any]:
+        given = self.options.static
+        named = set(given if isinstance(given, (tuple, list)) else (given,))
+        if self.signature is not None:
+            params = list(self.signature.parameters)
+            for s in list(named):
+                if isinstance(s, str) and s not in params and not any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values()):
+                    raise AotgradValueError(f"static={s!r}: {self.name} has no such parameter; it takes {', '.join(params)}")
+                if isinstance(s, str) and s in params:
+                    named.add(params.index(s))
+                elif isinstance(s, int) and s < len(params):
+                    named.add(params[s])
+        return named
+
+    # ---- calls --------------------------------------------------------------------------------------------------------------------
+
+    def slow(self, *args: Any, **kwargs: Any) -> Any:
+        """Everything the trampoline does not do itself."""
+        if os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
+            return self.f(*args, **kwargs)
+        out = None if self.has_out else kwargs.pop("out", None)
+        leaves, tree = tree_flatten((args, kwargs))
+        if current() is not None or any(isinstance(x, Traced) for x in leaves):
+            return self.f(*args, **kwargs)
+        static = self._static_leaves(args, kwargs)
+        variant, fresh = self.find(leaves, tree, static)
+        result = self.execute(variant, leaves)
+        if variant.verified < self.options.verify:
+            self._verify(variant, leaves, result)
+        if fresh:
+            self._add_fast(variant, leaves, tree, args, kwargs)
+        return result if out is None else _write_out(result, out)
+
+    def _static_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
+        """Indices of leaves inside arguments named by ``static=``."""
+        if not self.static:
+            return set()
+        found: set[int] = set()
+        at = 0
+        for key, x in [*enumerate(args), *((k, kwargs[k]) for k in sorted(kwargs))]:
+            n = len(tree_flatten(x)[0])
+            if key in self.static:
+                found.update(range(at, at + n))
+            at += n
+        return found
+
+    def find(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Variant, bool]:
+        """The variant that fits, traced now if there is none."""
+        base = (tree, tuple(_spec(x, i in static) for i, x in enumerate(leaves)))
+        forced = self.forced.get(base, set())
+        key = base if not forced else (base, tuple(leaves[i] for i in sorted(forced)))
+        for variant in self.variants.get(key, ()):
+            if _fits(variant, leaves):
+                return variant, False
+        while True:
+            try:
+                variant = self.trace(leaves, tree, static | forced)
+                break
+            except _NeedStatic as need:
+                forced = forced | {need.index}
+                self.forced[base] = forced
+                key = (base, tuple(leaves[i] for i in sorted(forced)))
+        self.variants.setdefault(key, []).append(variant)
+        return variant, True
+
+    def trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], name: str | None = None) -> Variant:
+        """Runs the function on traced values."""
+        started = time.perf_counter()
+        self.traces += 1
+        examples: dict[str, int] = {}
+        trace = Trace(name or self.name, examples=examples)
+        tensors = any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in leaves)
+        cls = TracedTensor if tensors else TracedArray
+        names = leaf_names(self.signature, tree)
+        given, dynamic = [], []
+        for i, x in enumerate(leaves):
+            t = None if i in static else _leaf_type(x, names[i], examples)
+            if t is None:
+                given.append(x)
+                continue
+            traced = trace.argument(t, cls)
+            traced._weak = type(x) in (float, int)
+            if type(x) is int:
+                traced._leaf_index = i
+            given.append(traced)
+            dynamic.append(_Leaf(i, t, traced._weak))
+        args, kwargs = tree_unflatten(tree, given)
+        out_tree, constants = self._run(trace, args, kwargs)
+        variant = _variant_of(trace, self.f, dynamic, out_tree, constants, tensors)
+        variant.seconds = time.perf_counter() - started
+        return variant
+
+    def _run(self, trace: Trace, args: Any, kwargs: Any) -> tuple[TreeDef, list[Any]]:
+        try:
+            with tracing(trace):
+                out = self.f(*args, **kwargs)
+                leaves, out_tree = tree_flatten(out)
+                constants: list[Any] = []
+                for x in leaves:
+                    if isinstance(x, (Traced, np.ndarray, Tensor)) or hasattr(x, "symbols"):
+                        trace.block.outputs.append(as_value(x, trace))
+                        constants.append(_TRACED)
+                    else:
+                        constants.append(x)
+        except Exception as error:
+            found = unwrap_error(error)
+            if found is error:
+                raise
+            raise found from None
+        return out_tree, constants
+
+    # ---- execution -------------------------------------------------------------------------------------------------------------------
+
+    def program(self, variant: Variant) -> CompiledProgram:
+        """The compiled program of a variant, built at first need."""
+        if variant.program is None:
+            started = time.perf_counter()
+            variant.program = CompiledProgram(variant.func, "CompiledFunctionBackward", self.options.codegen(), functools.partial(self._failed, variant))
+            variant.seconds += time.perf_counter() - started
+        return variant.program  # type: ignore[no-any-return]
+
+    def _failed(self, variant: Variant, code: int, info: tuple[int, int, int, int]) -> Any:
+        if code == 1:
+            return NotImplemented
+        if code == 2:
+            raise AotgradIndexError(f"{self._line(variant, info[0])}index {info[1]} is out of range for size {info[2]} in {self.name}")
+        return call.default_on_error(code, info)
+
+    def _line(self, variant: Variant, location: int) -> str:
+        program = variant.program
+        lines = program.kernel.meta.get("locations", []) if program is not None else []
+        return f"{lines[location]}: " if 0 <= location < len(lines) else ""
+
+    def execute(self, variant: Variant, leaves: Sequence[Any]) -> Any:
+        """Runs a variant on the leaves of a call."""
+        program = self.program(variant)
+        args = [leaves[leaf.index] for leaf in variant.leaves] + [sources.read(obj, source) for obj, source in variant.hidden]
+        types = variant.func.arg_types
+        given = [x if isinstance(x, Tensor) else np.asarray(x, t.dtype.np) for x, t in zip(args, types)]
+        taped = next((type(x) for x in args if isinstance(x, Tensor)), None)
+        if taped is None:
+            outs = program.run(given)
+            results = [_plain(o) for o in outs]
+        else:
+            cls = Tensor if variant.tensors else ArrayTensor
+            results = eager.apply(program, given, cls)
+        it = iter(results)
+        return tree_unflatten(variant.out_tree, [next(it) if c is _TRACED else c for c in variant.out_constants])
+
+    def _verify(self, variant: Variant, leaves: Sequence[Any], result: Any) -> None:
+        variant.verified += 1
+        arrays = [np.asarray(_array(leaves[leaf.index]), leaf.type.dtype.np) for leaf in variant.leaves]
+        arrays += [np.asarray(_array(sources.read(obj, source))) for obj, source in variant.hidden]
+        expected = interp.run(variant.func, *arrays)
+        got = [_array(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is _TRACED]
+        for i, (a, b) in enumerate(zip(got, expected)):
+            tolerance = 1e-4 if b.dtype == np.float32 else 1e-9
+            if not np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
+                worst = float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float))))
+                raise AotgradRuntimeError(f"verify: result {i} of {self.name} differs from the interpreter by {worst:g}; please report this as a bug with the function's text (f.trace(...))")
+
+    # ---- the fast path -------------------------------------------------------------------------------------------------------------------
+
+    def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Gives the trampoline an instance when the call is flat: positional arrays and floats in, one array or a tuple of them out."""
+        flat_in = not kwargs and len(args) == len(leaves) and all(c.kind is None for c in tree.children[0].children) and not self.options.verify
+        out = variant.out_tree
+        flat_out = all(c is _TRACED for c in variant.out_constants) and variant.out_constants and (
+            out.kind is None or (out.kind is tuple and len(out.children) > 1 and all(c.kind is None for c in out.children)))
+        if not flat_in or not flat_out or variant.tensors or variant.guards or os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
+            return
+        specs = self._fast_specs(variant, leaves)
+        if specs is None:
+            return
+        kernel = self.program(variant).kernel
+        if [t.dtype for t in kernel.func.out_types] and not kernel.func.outputs:
+            return
+        self.callable.add_instance(kernel.instance(specs, True, functools.partial(self._failed, variant), npos=len(args)))
+
+    def _fast_specs(self, variant: Variant, leaves: Sequence[Any]) -> list[ArgSpec] | None:
+        index = {s: i for i, s in enumerate(variant.func.symbols())}
+        specs = []
+        for leaf, t in zip(variant.leaves, variant.func.arg_types):
+            x = leaves[leaf.index]
+            layout = t.layout.order if t.layout else None
+            dims_in = tuple(d if isinstance(d, int) else (Sym(index[d.as_symbol()]) if d.as_symbol() else None) for d in t.shape)
+            if None in dims_in:
+                return None
+            if isinstance(x, np.ndarray):
+                specs.append(ArgSpec("array", t.dtype, dims_in, layout, leaf.index))  # type: ignore[arg-type]
+            elif isinstance(x, np.generic):
+                specs.append(ArgSpec("npscalar", t.dtype, source=leaf.index))
+            else:
+                specs.append(ArgSpec("float" if type(x) is float else "int", t.dtype, source=leaf.index))
+        dynamic = {leaf.index for leaf in variant.leaves}
+        for i, x in enumerate(leaves):
+            if i not in dynamic:
+                specs.append(ArgSpec("is", source=i, value=x))
+        if any(i not in dynamic for i in range(len(leaves))):
+            return None  # values compared by identity alone would send equal ones to the slow path for ever: leave them there
+        for (_, source), t in zip(variant.hidden, variant.func.arg_types[len(variant.leaves):]):
+            place = sources.fast(source)
+            if place is None:
+                return None
+            specs.append(ArgSpec("array", t.dtype, tuple(t.shape), t.layout.order if t.layout else None, place))
+        return specs
+
+
+def _array(x: Any) -> Any:
+    return x._data if isinstance(x, Tensor) else x
+
+
+def _plain(out: Any) -> Any:
+    return out[()] if out.ndim == 0 else out
+
+
+def _write_out(result: Any, out: Any) -> Any:
+    got, tree = tree_flatten(result)
+    wanted, shape = tree_flatten(out)
+    if shape != tree:
+        raise AotgradValueError("out= does not have the structure of the result")
+    for i, (a, b) in enumerate(zip(got, wanted)):
+        target, source = _array(b), _array(a)
+        if not isinstance(target, np.ndarray) or target.shape != np.shape(source) or target.dtype != source.dtype:
+            raise AotgradValueError(f"out= leaf {i} must be an array of shape {np.shape(source)} and dtype {source.dtype}")
+        if not target.flags.writeable:
+            raise AotgradValueError(f"out= leaf {i} is read-only")
+    for a, b in zip(got, wanted):
+        _array(b)[...] = _array(a)
+    return out
+
+
+def leaf_names(signature: inspect.Signature | None, tree: TreeDef) -> list[str]:
+    """A readable name per leaf: the parameter, then the path inside it."""
+    args, kwargs = tree.children
+    params = list(signature.parameters.values()) if signature is not None else []
+    out: list[str] = []
+    for i, child in enumerate(args.children):
+        if i < len(params) and params[i].kind is not inspect.Parameter.VAR_POSITIONAL:
+            base = params[i].name
+        else:
+            base = f"arg{i}"
+        out += _paths(child, base)
+    for key, child in zip(kwargs.meta, kwargs.children):
+        out += _paths(child, str(key))
+    return out
+
+
+def _paths(tree: TreeDef, base: str) -> list[str]:
+    if tree.kind is None:
+        return [base]
+    if tree.kind == "none":
+        return []
+    keys = tree.meta[1:] if tree.meta[:1] == ("dataclass",) else (tree.meta if isinstance(tree.kind, type) and issubclass(tree.kind, dict) else range(len(tree.children)))
+    return [p for k, c in zip(keys, tree.children) for p in _paths(c, f"{base}_{k}")]
+
+
+def _leaf_type(x: Any, name: str, examples: dict[str, int]) -> TensorType | None:
+    """The symbolic type of a leaf (sizes get names and are entered in ``examples``); None for constants."""
+    if type(x) is float:
+        return TensorType((), float64)
+    if type(x) is int:
+        return TensorType((), int64)
+    if isinstance(x, np.generic):
+        return TensorType((), _np_dtype(x))
+    data = x._data if isinstance(x, Tensor) else x
+    if not isinstance(data, np.ndarray):
+        return None
+    shape = []
+    for axis, n in enumerate(data.shape):
+        symbol = f"{_identifier(name)}_{axis}"
+        while symbol in examples:
+            symbol += "_"
+        examples[symbol] = int(n)
+        shape.append(dims.symbol(symbol))
+    order = kernels.dense_order(data)
+    return TensorType(tuple(shape), _np_dtype(data), Layout(order) if isinstance(order, tuple) else None)
+
+
+def _np_dtype(x: Any) -> DType:
+    found = DTYPES.get(x.dtype)
+    return found if found is not None and x.dtype != np.uint16 else DTYPES[native(np.asarray(x)).dtype]
+
+
+def _variant_of(trace: Trace, f: F, leaves: list[_Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool) -> Variant:
+    from_trace = Func(_identifier(trace.name), trace.block)
+    func = substitute_func(from_trace, {k: trace.canonical(v) for k, v in trace.equal.items()})
+    func = standard(Stabilise()(func))
+    hidden = [(obj, sources.locate(obj, f)) for obj, _ in trace.captured.values()]
+    guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]
+    return Variant(func, leaves, hidden, guards, out_tree, constants, tensors)
+
+
+def _fits(variant: Variant, leaves: Sequence[Any]) -> bool:
+    """Whether sizes and hidden inputs match."""
+    arrays = [_array(leaves[leaf.index]) for leaf in variant.leaves] + [_array(sources.read(obj, source)) for obj, source in variant.hidden]
+    env: dict[str, int] = {}
+    pending = []
+    for x, t in zip(arrays, variant.func.arg_types):
+        if not isinstance(x, (np.ndarray, np.generic)):
+            if t.rank:
+                return False
+            continue
+        if x.ndim != t.rank or (x.dtype != t.dtype.np and x.dtype.newbyteorder("=") != t.dtype.np):
+            return False
+        for d, n in zip(t.shape, x.shape):
+            name = d.as_symbol() if isinstance(d, dims.Dim) else None
+            if name is not None and name not in env:
+                env[name] = n
+            else:
+                pending.append((d, n))
+    pending += [(a, dims.substitute(b, env)) for a, b, _ in variant.guards]
+    return all(dims.substitute(d, env) == n for d, n in pending)
+
+
+# ---- the public function --------------------------------------------------------------------------------------------------------------
+
+def compile(f: F | None = None, *, name: str | None = None, static: Any = (), threads: int | str = 1, layout: str = "auto", checks: bool = True, verify: int = 0,
+            memory_budget: int | None = None, donate: Sequence[str] = (), rewrite: bool = True, fast_math: bool = False, flush_subnormals: bool = False) -> Any:
+    """A native version of ``f``, compiled at the first call with a new type signature (dtypes, ranks, layouts, structure; sizes are symbolic).
+
+    NumPy in, NumPy out; tensors in, tensors out (differentiable). ``static`` names parameters whose values are part of the signature. ``verify=n`` compares the first n
+    calls of each signature with the interpreter. ``checks=False`` drops index-range checks. Errors are ``AotgradError``s that name the user's line.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> f = ag.compile(lambda x: (x * x).sum())
+    >>> f(np.array([1.0, 2.0, 3.0]))
+    np.float64(14.0)
+    """
+    if f is None:
+        return functools.partial(compile, name=name, static=static, threads=threads, layout=layout, checks=checks, verify=verify, memory_budget=memory_budget, donate=donate,
+                                 rewrite=rewrite, fast_math=fast_math, flush_subnormals=flush_subnormals)
+    if not callable(f):
+        raise AotgradTypeError(f"compile: {type(f).__name__} is not callable; pass a function")
+    given = (static,) if isinstance(static, (str, int)) else tuple(static)
+    options = Options(given, threads, layout, checks, verify, rewrite, fast_math, flush_subnormals, tuple(donate), memory_budget)
+    title = name or getattr(f, "__name__", type(f).__name__)
+    state = State(f, _identifier(title.strip("<>")), options)
+    made = call.make_callable(title, state.slow, wrapped=f if hasattr(f, "__name__") else None)
+    state.callable = made
+    _attach(made, state)
+    return made
+
+
+def _attach(made: Any, state: State) -> None:
+    made.trace = functools.partial(_trace, state)
+    made.lower = functools.partial(_lower, state)
+    made.prebind = functools.partial(_prebind, state)
+    made.cache_info = functools.partial(_cache_info, state)
+    made.explain = functools.partial(_explain, state)
+    made.options = state.options
+
+
+def _variant_for(state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, list[Any]]:
+    leaves, tree = tree_flatten((args, kwargs))
+    return state.find(leaves, tree, state._static_leaves(args, kwargs))[0], leaves
+
+
+def _trace(state: State, *args: Any, **kwargs: Any) -> Func:
+    """The tensor-level program that a call with these arguments runs."""
+    return _variant_for(state, args, kwargs)[0].func
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The levels of one signature, as text."""
+
+    tensor_ir: str
+    kernel_ir: str
+    llvm_ir: str
+    asm: str
+
+
+def _lower(state: State, *args: Any, **kwargs: Any) -> Lowered:
+    """The program at every level."""
+    func = _variant_for(state, args, kwargs)[0].func
+    texts = driver.texts(func, func.name, kernels.target(), state.options.codegen())
+    return Lowered(str(func), texts["kernel"], texts["llvm"], texts["asm"])
+
+
+def _prebind(state: State, *args: Any, out: Any = None) -> Any:
+    """A function without arguments on fixed buffers: ``run()`` reads the arrays given here and fills ``run.out``, made now unless given."""
+    variant, leaves = _variant_for(state, args, {})
+    specs = state._fast_specs(variant, leaves)
+    if specs is None:
+        raise AotgradTypeError(f"prebind: {state.name} takes arguments that are not plain arrays and numbers; bind a function of arrays")
+    result = state.execute(variant, leaves)
+    outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
+    instance = state.program(variant).kernel.instance(specs, False, functools.partial(state._failed, variant), npos=len(args))
+    run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
+    run.out = tree_unflatten(variant.out_tree, outs)  # type: ignore[attr-defined]
+    return run
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """Variants traced so far, and the seconds spent tracing and compiling."""
+
+    traces: int
+    variants: int
+    seconds: float
+
+
+def _cache_info(state: State) -> CacheInfo:
+    """How often the function was traced."""
+    variants = [v for vs in state.variants.values() for v in vs]
+    return CacheInfo(state.traces, len(variants), sum(v.seconds for v in variants))
+
+
+def _explain(state: State, *args: Any, **kwargs: Any) -> str:
+    """What a call with these arguments runs: types, kernels, memory, hidden inputs and constants."""
+    variant, _ = _variant_for(state, args, kwargs)
+    program = state.program(variant)
+    lines = [f"{state.name}: {state.traces} trace(s), {sum(map(len, state.variants.values()))} variant(s)"]
+    lines += [f"  argument {i}: {t}" for i, t in enumerate(variant.func.arg_types)]
+    lines += [f"  result {i}: {t}" for i, t in enumerate(variant.func.out_types)]
+    lines += [f"  re-read at every call: {type(obj).__name__} from {source}" for obj, source in variant.hidden]
+    lines += [f"  kernel {k}" for k in program.kernel.meta.get("kernels", [])]
+    lines.append(f"  traced and compiled in {variant.seconds:.3f} s")
+    return "\n".join(lines)
+
+

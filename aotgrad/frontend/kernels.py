@@ -1,0 +1,172 @@
+"""From an IR function to a loaded kernel: cache look-up, compilation on a miss, call specifications."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aotgrad._version import __version__
+from aotgrad.codegen import driver
+from aotgrad.codegen.target import Target
+from aotgrad.ir import Func, TensorType
+from aotgrad.ir.dims import Dim
+from aotgrad.ir.hashing import structural_hash
+from aotgrad.ir.transforms.cleanup import standard
+from aotgrad_runtime import call
+from aotgrad_runtime.cache import ObjectCache, default_folder
+from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
+from aotgrad_runtime.loader import Library
+
+__all__ = ["Kernel", "build", "cache", "dense_order"]
+
+
+class _Shared:
+    """The object cache and the target of this process, made at first use."""
+
+    def __init__(self) -> None:
+        self.cache: ObjectCache | None = None
+        self.target: Target | None = None
+        self.source: str = ""
+        self.loaded: dict[str, Kernel] = {}
+
+
+_shared = _Shared()
+
+
+def cache() -> ObjectCache:
+    """The process's object cache."""
+    if _shared.cache is None:
+        _shared.cache = ObjectCache(default_folder())
+    return _shared.cache
+
+
+def target() -> Target:
+    """The machine this process runs on."""
+    if _shared.target is None:
+        _shared.target = Target.native()
+    return _shared.target
+
+
+def _source_version() -> str:
+    """Changes when the compiler's own files do: names, sizes and times of all of them."""
+    if not _shared.source:
+        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        parts = []
+        for package in ("codegen", "ir"):
+            for folder, _, files in sorted(os.walk(os.path.join(root, package))):
+                for f in sorted(files):
+                    if f.endswith(".py"):
+                        info = os.stat(os.path.join(folder, f))
+                        parts.append(f"{package}/{f}:{info.st_size}:{info.st_mtime_ns}")
+        _shared.source = "\n".join(parts)
+    return _shared.source
+
+
+def dense_order(data: Any) -> tuple[int, ...] | None | bool:
+    """None for row-major, the dims from outermost to innermost for another dense order, False for arrays with gaps, overlaps or negative steps."""
+    if data.flags.c_contiguous:
+        return None
+    item, order = data.itemsize, sorted(range(data.ndim), key=lambda d: (-data.strides[d], d))
+    step = item
+    for d in reversed(order):
+        if data.shape[d] != 1 and data.strides[d] != step:
+            return False
+        step *= data.shape[d]
+    return None if order == list(range(data.ndim)) else tuple(order)
+
+
+@dataclass
+class Kernel:
+    """A loaded kernel: call it with dense arrays of its types (``flat``), or make instances of other call specifications."""
+
+    func: Func
+    name: str
+    library: Library
+    meta: dict[str, Any]
+    flat: Callable[..., Any]
+    key: str
+
+    def instance(self, args: Sequence[ArgSpec], as_scalar: bool, on_error: Any, npos: int | None = None) -> Instance:
+        """The kernel behind other argument sources."""
+        symbols = self.func.symbols()
+        index = {s: i for i, s in enumerate(symbols)}
+        outs = [OutSpec(t.dtype, tuple(_out_dim(d, index) for d in t.shape), t.layout.order if t.layout else None, as_scalar and t.rank == 0) for t in self.func.out_types]
+        needs_shapes = any(d is None for o in outs for d in o.dims)
+        extra = sum(isinstance(d, Sym) and d.index >= len(symbols) for a in args for d in a.dims)
+        return Instance(
+            self.library.address(self.name), args, outs, len(symbols) + extra, self.library.address(f"{self.name}_shapes") if needs_shapes else 0,
+            self.library.address(f"{self.name}_workspace"), on_error=on_error, keepalive=self.library, npos=npos)
+
+    def arg_specs(self) -> list[ArgSpec]:
+        """Arrays in the order of the function's arguments."""
+        index = {s: i for i, s in enumerate(self.func.symbols())}
+        spare = [len(index)]
+        return [ArgSpec("array", t.dtype, tuple(_in_dim(d, index, spare) for d in t.shape), t.layout.order if t.layout else None, i) for i, t in enumerate(self.func.arg_types)]
+
+
+def _in_dim(d: Any, index: dict[str, int], spare: list[int]) -> Any:
+    if isinstance(d, int):
+        return d
+    name = d.as_symbol()
+    if name is not None:
+        return Sym(index[name])
+    spare[0] += 1  # a size that is an expression of others: bound to a number of its own, checked before the call
+    return Sym(spare[0] - 1)
+
+
+def _out_dim(d: Any, index: dict[str, int]) -> Any:
+    name = d.as_symbol() if isinstance(d, Dim) else None
+    return d if isinstance(d, int) else (Sym(index[name]) if name is not None else None)
+
+
+def _refuse(*args: Any, **kwargs: Any) -> Any:
+    shapes = ", ".join(f"{type(a).__name__}{getattr(a, 'shape', '')}" for a in args)
+    raise TypeError(f"arguments do not fit this kernel: {shapes}")
+
+
+def build(func: Func, name: str, options: driver.Options | None = None, on_error: Any = call.default_on_error) -> Kernel:
+    """The kernel of ``func``, from this process, the cache on disk, or the compiler."""
+    func = standard(func)
+    opts = options or driver.Options()
+    key = structural_hash(func, name, repr(opts), repr(target()), __version__, _source_version())
+    found = _shared.loaded.get(key)
+    if found is not None:
+        return found
+    entry = cache().get(key)
+    if entry is None:
+        compiled = driver.compile_func(func, name, target(), opts)
+        entry = cache().put(key, compiled.so, compiled.meta)
+    library = entry.load()
+    flat = call.make_callable(name, _refuse)
+    kernel = Kernel(func, name, library, entry.meta, flat, key)
+    flat.add_instance(kernel.instance(kernel.arg_specs(), False, on_error))
+    _shared.loaded[key] = kernel
+    return kernel
+
+
+def run_flat(kernel: Kernel, arrays: Sequence[Any]) -> list[Any]:
+    """Outputs of a kernel on arrays of any strides (packed first where they are not dense in the type's layout)."""
+    out = kernel.flat(*[packed(a, t) for a, t in zip(arrays, kernel.func.arg_types)])
+    return list(out) if isinstance(out, tuple) else [out]
+
+
+def packed(data: Any, t: TensorType) -> Any:
+    """``data`` dense in the memory order of ``t``."""
+    if t.layout is None:
+        if data.flags.c_contiguous and data.flags.aligned and type(data) is np.ndarray:
+            return data
+        return np.ascontiguousarray(data).reshape(data.shape)
+    order = t.layout.order
+    inverse = np.argsort(order)
+    return np.ascontiguousarray(data.transpose(order)).transpose(inverse)
+
+
+def static_shape(t: TensorType) -> bool:
+    """Whether no size of a type is symbolic."""
+    return all(isinstance(d, int) for d in t.shape)
+
+

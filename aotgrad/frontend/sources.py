@@ -1,0 +1,88 @@
+"""Where a hidden input came from, so that a rebound name is seen at the next call: closure cell, global, attribute, or the object itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime.call import Attr, Cell, Fixed, Global
+from aotgrad_runtime.tensor import Tensor
+
+__all__ = ["fast", "locate", "read"]
+
+
+def locate(obj: Any, f: Callable[..., Any]) -> Any:
+    """The source of ``obj`` as seen from ``f``: its closure, its globals, attributes of what these hold or of the object ``f`` is bound to."""
+    seen: set[int] = set()
+    work = [f]
+    while work:
+        fn = work.pop()
+        if id(fn) in seen:
+            continue
+        seen.add(id(fn))
+        fn = getattr(fn, "__wrapped__", fn)
+        owner = getattr(fn, "__self__", None)
+        fn = getattr(fn, "__func__", fn)
+        code = getattr(fn, "__code__", None)
+        if code is None:
+            call = getattr(type(fn), "__call__", None)
+            if owner is None and call is not None and hasattr(call, "__code__"):
+                owner, code, fn = fn, call.__code__, call
+        found = _search(obj, fn, code, owner, work)
+        if found is not None:
+            return found
+    return Fixed(obj)
+
+
+def _search(obj: Any, fn: Any, code: Any, owner: Any, work: list[Any]) -> Any:
+    roots: list[tuple[Any, Any]] = [] if owner is None else [(Fixed(owner), owner)]
+    for cell in getattr(fn, "__closure__", None) or ():
+        try:
+            roots.append((Cell(cell), cell.cell_contents))
+        except ValueError:
+            continue
+    namespace = getattr(fn, "__globals__", {})
+    names = list(code.co_names) if code is not None else []
+    roots += [(Global(namespace, n), namespace[n]) for n in names if n in namespace]
+    for source, value in roots:
+        if value is obj:
+            return source
+    for source, value in roots:
+        if callable(value) and (hasattr(value, "__code__") or hasattr(value, "__wrapped__")):
+            work.append(value)
+        path = _attribute(obj, value)
+        if path is not None:
+            return Attr(source, path)
+    return None
+
+
+def _attribute(obj: Any, root: Any) -> tuple[str, ...] | None:
+    fields = getattr(root, "__dict__", None)
+    if not isinstance(fields, dict) or isinstance(root, (type, np.ndarray, Tensor)):
+        return None
+    for name, value in fields.items():
+        if value is obj:
+            return (name,)
+    return None
+
+
+def read(obj: Any, source: Any) -> Any:
+    """What the source holds now."""
+    if isinstance(source, Cell):
+        return source.cell.cell_contents
+    if isinstance(source, Global):
+        return source.namespace[source.key]
+    if isinstance(source, Attr):
+        at = read(obj, source.base)
+        for name in source.path:
+            at = getattr(at, name)
+        return at
+    return obj
+
+
+def fast(source: Any) -> Any:
+    """The source for the trampoline, None where it must go through Python (tensors)."""
+    now = read(source.obj if isinstance(source, Fixed) else None, source)
+    return source if type(now) is np.ndarray else None

@@ -1,0 +1,71 @@
+"""Algebra that changes values on purpose, run on the primal before differentiation. The whole list:
+
+``log(1 + exp(x))``, ``log1p(exp(x))`` become ``softplus(x)``; ``sqrt(y) * sqrt(y)`` (so ``norm(x) ** 2``) becomes ``y``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..builder import Builder
+from ..core import Block, Func, Op, Value
+from .cleanup import splat
+from .rewrite import decompose_func
+
+__all__ = ["Stabilise", "stabilise_block"]
+
+
+def _is(v: Value, name: str) -> Any:
+    return v.op if v.op is not None and v.op.name == name else None
+
+
+def _softplus(b: Builder, op: Op, x: Value) -> Any:
+    if op.name == "log":
+        total = _is(x, "add")
+        if total is None:
+            return None
+        for one, rest in (total.operands, total.operands[::-1]):
+            e = _is(rest, "exp")
+            if splat(one) == 1 and e is not None:
+                return b.softplus(e.operands[0])
+        return None
+    e = _is(x, "exp")
+    return None if e is None else b.softplus(e.operands[0])
+
+
+def _square_of_root(b: Builder, op: Op, x: Value, y: Value) -> Any:
+    root = _is(x, "sqrt")
+    return root.operands[0] if root is not None and x is y else None
+
+
+_RULES = {"log": _softplus, "log1p": _softplus, "mul": _square_of_root}
+
+
+def stabilise_block(block: Block) -> Block:
+    """A copy with the list above applied (regions are left to their own transforms)."""
+    new = Block([a.type for a in block.args])
+    env: dict[Value, Value] = dict(zip(block.args, new.args))
+    b = Builder(new)
+    for op in block.ops:
+        operands = [env[o] for o in op.operands]
+        b.loc = op.loc
+        rule = _RULES.get(op.name)
+        better = rule(b, op, *operands) if rule is not None else None  # type: ignore[operator]
+        if better is not None:
+            env[op.results[0]] = better
+        else:
+            env.update(zip(op.results, b.append_copy(op, operands)))
+    new.outputs = [env[o] for o in block.outputs]
+    return new
+
+
+@dataclass(frozen=True)
+class Stabilise:
+    """The pass (decomposes first, so that patterns inside composites are seen)."""
+
+    name: str = "stabilise"
+
+    def __call__(self, func: Func) -> Func:
+        func = decompose_func(func)
+        return Func(func.name, stabilise_block(func.body), func.attrs)
