@@ -30,17 +30,20 @@ def load(path: str) -> list[Func]:
         raise AotgradValueError(f"{path}: cannot be read as text ({error})") from error
     funcs = parse_module(text, "<stdin>" if path == "-" else path)
     for f in funcs:
-        if all(isinstance(a.type, TensorType) for a in f.args) and all("." not in op.name for op in f.body.ops):
-            verify(f)
-        else:
-            verify(f, "kernel")
+        verify(f, "kernel" if _is_kernel(f) else "tensor")
     return funcs
+
+
+def _is_kernel(func: Func) -> bool:
+    return any(not isinstance(a.type, TensorType) for a in func.args) or any("." in op.name for op in func.body.ops)
 
 
 def opt(path: str, passes: str, callback: Callable[[Step], None] | None = None) -> str:
     """The text of the functions in ``path`` after the pipeline ``passes`` (``"dce,cse"``)."""
     pipeline = parse_pipeline(passes)
-    done = [run_pipeline(f, pipeline, callback) for f in load(path)]
+    funcs = load(path)
+    _tensor_only(path, funcs)
+    done = [run_pipeline(f, pipeline, callback) for f in funcs]
     for f in done:
         verify(f)
     return print_module(done)
@@ -57,10 +60,17 @@ def run(path: str, inputs: Sequence[Any], function: str | None = None) -> list[A
     if len(named) != 1:
         raise AotgradValueError(f"{path}: name one function to run; it has {', '.join(f.name for f in funcs) or 'none'}")
     func = named[0]
+    _tensor_only(path, [func])
     if len(inputs) != len(func.args):
         shown = ", ".join(f"{_name(func, i)}: {t}" for i, t in enumerate(func.arg_types))
         raise AotgradTypeError(f"{func.name} takes {len(func.args)} input(s) ({shown}), {len(inputs)} given")
     return interpret(func, *(_array(x, t, _name(func, i)) for i, (x, t) in enumerate(zip(inputs, func.arg_types))))
+
+
+def _tensor_only(path: str, funcs: Sequence[Func]) -> None:
+    for f in funcs:
+        if _is_kernel(f):
+            raise AotgradTypeError(f"{path}: function {f.name!r} is at kernel level; passes and the interpreter take the tensor level (ops called ag.*)")
 
 
 def _name(func: Func, i: int) -> str:
@@ -68,9 +78,7 @@ def _name(func: Func, i: int) -> str:
     return str(names[i]) if i < len(names) else f"argument {i}"
 
 
-def _array(given: Any, t: Any, name: str) -> Any:
-    if not isinstance(t, TensorType):
-        raise AotgradTypeError(f"{name} has the kernel-level type {t}; only tensor-level functions run in the interpreter")
+def _array(given: Any, t: TensorType, name: str) -> Any:
     if not isinstance(given, str):
         return np.asarray(given)
     if given.endswith(".npy"):
