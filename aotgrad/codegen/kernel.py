@@ -61,6 +61,9 @@ class ScalarBuilder:
         return x if self.lanes == 1 else self.kb.broadcast(x, self.lanes)
 
     def _same(self, *xs: Value) -> tuple[tuple[Value, ...], KType]:
+        first = xs[0].type
+        if type(first) is KType and all([x.type is first for x in xs]):
+            return xs, first
         types = [as_ktype(x.type) for x in xs]
         wide = max(t.lanes for t in types)
         if wide > 1:
@@ -72,7 +75,8 @@ class ScalarBuilder:
 
     def _binary(self, x: Value, y: Value, f: str, i: str, b: str | None = None, u: str | None = None) -> Value:
         xs, t = self._same(x, y)
-        name = {"f": f, "b": b, "u": u or i}.get(t.kind, i)
+        kind = t.kind
+        name = f if kind == "f" else b if kind == "b" else u or i if kind == "u" else i
         if not name:
             raise AotgradTypeError(f"{f or i} has no meaning on {t}; cast to a number first")
         return self.kb.pure("arith." + name, xs, t)
