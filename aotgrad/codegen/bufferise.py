@@ -89,7 +89,7 @@ def dense(store: Store, t: TensorType, base: DimLike = 0) -> Access:
 class Buffers:
     """Access to every value in memory of one block. ``args`` and ``outs`` are given; the rest lives in the workspace."""
 
-    def __init__(self, plan: Plan, args: Mapping[Value, Access], outs: Sequence[Access], work: Workspace) -> None:
+    def __init__(self, plan: Plan, args: Mapping[Value, Access], outs: Sequence[Any], work: Workspace) -> None:
         self.plan, self.work = plan, work
         self._at: dict[Value, Access] = dict(args)
         self._order = {item: i for i, item in enumerate(plan.items)}
@@ -97,7 +97,9 @@ class Buffers:
         self._last: dict[int, list[Value]] = {}
         self._own: dict[Value, Store] = {}
         self._targets: dict[Value, Access] = {}
-        for v, out in zip(plan.outputs, outs):
+        for i, (v, out) in enumerate(zip(plan.outputs, outs)):
+            if i in plan.registers:
+                continue
             root = v
             while root.op is not None and root.op.name == "reshape" and root not in self._at and root not in plan.memory:
                 root = root.op.operands[0]

@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import opdef
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
-from .access import Access, Map, compose, map_dims
+from .access import Access, Map, compose
 from .bufferise import Buffers
 from .fusion import Item, Nest, Plan, weight
 from .kernel import KernelBuilder
@@ -30,13 +30,13 @@ class Slot:
 class Node:
     """``kind``: load, index, const, ew, slot, value. ``dims``: dims of the space it varies with. ``val``: the register, once computed at its level."""
 
-    __slots__ = ("access", "args", "dims", "kind", "level", "op", "places", "slot", "val")
+    __slots__ = ("access", "args", "dims", "fn", "kind", "level", "op", "places", "slot", "val")
 
     def __init__(self, kind: str, dims: frozenset[int], op: Op | None = None, args: Sequence[Node] = (), access: Access | None = None,
-                 places: Sequence[tuple[DimLike, dict[int, DimLike]]] = (), slot: Slot | None = None, val: Any = None) -> None:
+                 places: Sequence[tuple[DimLike, dict[int, DimLike]]] = (), slot: Slot | None = None, val: Any = None, fn: Any = None) -> None:
         self.kind, self.dims, self.op, self.args, self.access = kind, dims, op, list(args), access
         self.places = list(places)  # (base, strides) of the load, or of each index
-        self.slot, self.val = slot, val
+        self.slot, self.val, self.fn = slot, val, fn
         self.level = 0
 
 
@@ -194,8 +194,3 @@ def levels(nodes: Sequence[Node], loops: Sequence[Iterable[int]]) -> None:
     place = {d: i + 1 for i, dims in enumerate(loops) for d in dims}
     for n in nodes:
         n.level = max((place.get(d, 0) for d in n.dims), default=0)
-
-
-def dims_of(m: Map) -> frozenset[int]:
-    """Dims a map varies with."""
-    return map_dims(m)

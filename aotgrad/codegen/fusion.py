@@ -8,7 +8,7 @@ same space join nests (siblings). What is read in two nests is stored, except ch
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
@@ -24,7 +24,6 @@ __all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "class
 CHEAP = 2
 _WEIGHTS = {"div": 4, "sqrt": 4, "pow": 24}
 WRITES = frozenset(("insert", "insert_add"))
-INPLACE = frozenset(("insert", "insert_add", "scatter", "scatter_add"))
 _KEEP = 8
 How = Union[Map, str]
 """A map from the reader's space, or "dense" (in memory, row by row as its type says), "strided" (in memory), "inplace" (to be overwritten), "out"."""
@@ -49,9 +48,14 @@ class Scalar(Item):
 
 
 class Kern(Item):
-    """An op with a kernel of its own."""
+    """An op with a kernel of its own. ``args``: its operands, some replaced by copies of their own; ``pairs``: operand -> result that continues its buffer."""
 
-    __slots__ = ()
+    __slots__ = ("args", "pairs")
+
+    def __init__(self, id: int, pos: int, op: Op | None) -> None:
+        super().__init__(id, pos, op)
+        self.args: list[Value] = list(op.operands) if op is not None else []
+        self.pairs: dict[Value, Value] = {}
 
 
 class Nest(Item):
@@ -126,10 +130,13 @@ def weight(op: Op) -> int:
 
 
 class Plan:
-    """The outcome: items in order, and what the later steps ask about values."""
+    """The outcome: items in order, and what the later steps ask about values.
 
-    def __init__(self, block: Block) -> None:
-        self.block = block
+    ``registers``: outputs (by index) that are wanted in registers; ``donated``: argument -> index of the output that may take over its buffer.
+    """
+
+    def __init__(self, block: Block, registers: frozenset[int] = frozenset(), donated: Mapping[Value, int] | None = None) -> None:
+        self.block, self.registers, self.donated = block, registers, dict(donated or {})
         self.ops: list[Op] = list(block.ops)
         self.outputs: list[Value] = list(block.outputs)
         self.kind: dict[Op, str] = {}
@@ -140,6 +147,11 @@ class Plan:
         self.over: dict[Value, Value] = {}  # result of a write -> the value whose buffer it continues
         self.memory: dict[Value, None] = {}  # values with a buffer of their own (or a part of another's)
         self.touched: dict[Value, set[Item]] = {}  # values in memory -> items that write or read them
+
+    @property
+    def in_place(self) -> frozenset[int]:
+        """Outputs that are written into the buffer of a donated argument."""
+        return frozenset(i for a, i in self.donated.items() if a is self.base(self.outputs[i]))
 
     def operand(self, item: Item, v: Value) -> Value:
         """The value to read for operand ``v`` of an item: itself, or a copy made for it."""
@@ -159,8 +171,8 @@ class Plan:
 
 
 class _Analysis:
-    def __init__(self, block: Block) -> None:
-        self.plan = Plan(block)
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self.uses: dict[Value, list[tuple[Item, How]]] = {}
         self.items: list[Item] = []
         self.spaces: dict[tuple[DimLike, ...], list[Nest]] = {}
@@ -175,6 +187,8 @@ class _Analysis:
         # Each output has a buffer of its own: what is an argument, a view, or an output already is copied.
         plan = self.plan
         for i, v in enumerate(plan.outputs):
+            if i in plan.registers:
+                continue
             root = v
             while root.op is not None and root.op.name == "reshape" and root.op.operands[0].type.layout is None:
                 root = root.op.operands[0]
@@ -243,16 +257,14 @@ class _Analysis:
         self._outputs()
         self._facts()
         end = self._item(Kern(0, len(plan.ops), None))
-        for v in plan.outputs:
-            self._request(v, end, "out")
+        for i, v in enumerate(plan.outputs):
+            self._request(v, end, zero_map(v.type.rank) if i in plan.registers else "out")
         for pos in range(len(plan.ops) - 1, -1, -1):
             op = plan.ops[pos]
             if any(r in self.uses for r in op.results):
                 getattr(self, "_" + plan.kind[op])(op, pos)
         for a in plan.block.args:
-            for item, how in self.uses.get(a, ()):
-                if how == "inplace":
-                    self._copy_for(a, [(item, "inplace")], -1)
+            self._argument(a)
         plan.items = self._schedule(end)
         for v in plan.memory:
             plan.touched.setdefault(plan.base(v), set()).update(u for u, h in self.uses.get(v, ()) if h != "order")
@@ -261,6 +273,18 @@ class _Analysis:
                 if v in plan.memory:
                     plan.touched[plan.base(v)].add(item)
         return plan
+
+    def _argument(self, a: Value) -> None:
+        plan, uses = self.plan, self.uses.get(a, [])
+        writers = [item for item, how in uses if how == "inplace"]
+        winner: Item | None = None
+        if a in plan.donated and writers:
+            last = plan.base(plan.outputs[plan.donated[a]])
+            for w in writers:
+                continues = last in [x.result for x in w.writes] if isinstance(w, Nest) else isinstance(w, Kern) and w.pairs.get(a) is last
+                if continues and all(self._reads_before(u, h, w, a) for u, h in uses if u is not w or h != "inplace"):
+                    winner = w
+        self._grant(a, winner, writers, -1)
 
     def _schedule(self, end: Item) -> list[Item]:
         waiting = {item: 0 for item in self.items}
@@ -321,10 +345,10 @@ class _Analysis:
         return new
 
     def _set_over(self, item: Item, v: Value, base: Value) -> None:
-        ops = item.writes if isinstance(item, Nest) else [item.op]
-        for w in ops:
-            if w is not None and self.plan.operand(item, w.operands[0]) in (v, base):
-                self.plan.over[w.result] = base
+        pairs = {w.operands[0]: w.result for w in item.writes} if isinstance(item, Nest) else item.pairs if isinstance(item, Kern) else {}
+        for operand, result in pairs.items():
+            if self.plan.operand(item, operand) is v or operand is v:
+                self.plan.over[result] = base
 
     def _alias(self, op: Op, pos: int) -> None:
         v, src = op.result, op.operands[0]
@@ -358,6 +382,11 @@ class _Analysis:
         winner = None
         if v not in self.plan.claims and v not in self.out_roots:
             winner = next((w for w in writers if all(self._reads_before(u, h, w, v) for u, h in uses if u is not w or h != "inplace")), None)
+        self._grant(v, winner, writers, pos)
+
+    def _grant(self, v: Value, winner: Item | None, writers: Sequence[Item], pos: int) -> None:
+        """``winner`` overwrites ``v`` after all other readers; the other writers get copies."""
+        uses = self.uses.get(v, [])
         if winner is not None:
             self._set_over(winner, v, v)
         for w in writers:
@@ -526,13 +555,35 @@ class _Analysis:
         if op.name == "concatenate":
             self._pieces(op, item, pos)
             return
+        first, last = 0, 0
+        if op.name in ("scatter", "scatter_add"):
+            last = 1
+        elif op.name == "scan":
+            first = op.attrs["consts"]
+            last = first + op.attrs["carry"]
         for i, o in enumerate(op.operands):
-            how: How = "strided"
-            if op.name in INPLACE and i == 0:
-                how = "inplace"
-            elif op.name in ("scan", "cond"):
-                how = zero_map(0) if op.name == "cond" and i == 0 else "dense"
-            self._request(o, item, how)
+            if op.name in ("scan", "cond") and size_one(o.type.shape) and i < (last or len(op.operands)):
+                self._request(o, item, zero_map(o.type.rank))
+            elif first <= i < last:
+                self._overwrite(item, i, op.results[i - first], pos)
+            else:
+                self._request(o, item, "strided")
+
+    def _overwrite(self, item: Kern, i: int, result: Value, pos: int) -> None:
+        """Operand ``i`` and ``result`` share a buffer; an operand given twice is copied first."""
+        o = item.args[i]
+        if o in item.pairs:
+            copy = Op("stop_gradient", [o], [o.type])
+            self.plan.kind[copy] = "ew"
+            item.args[i] = copy.result
+            self.src[copy.result], self.cost[copy.result] = self.src[o], self.cost[o]
+            item.pairs[copy.result] = result
+            self.plan.over[result] = copy.result
+            self.uses[copy.result] = [(item, "dense")]
+            self._ew(copy, pos)
+            return
+        item.pairs[o] = result
+        self._request(o, item, "inplace")
 
     def _write(self, op: Op, pos: int, uses: list[tuple[Item, How]]) -> None:
         x, v = op.operands
@@ -574,6 +625,6 @@ def write_map(op: Op) -> Map:
     return tuple((start, ((d, step),) if v.shape[d] != 1 else ()) for d, (start, step) in enumerate(zip(op.attrs["starts"], op.attrs["steps"])))
 
 
-def analyse(block: Block) -> Plan:
+def analyse(block: Block, registers: Iterable[int] = (), donated: Mapping[Value, int] | None = None) -> Plan:
     """The schedule of a block: what runs as one loop nest, in which order, and which values live in memory."""
-    return _Analysis(block).run()
+    return _Analysis(Plan(block, frozenset(registers), donated)).run()

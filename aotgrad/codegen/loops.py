@@ -15,14 +15,14 @@ from aotgrad_runtime.dtypes import DType, bool_
 from ..ir import opdef
 from ..ir.core import Op, Value
 from ..ir.dims import Dim, DimLike
-from .access import Access, Map, identity, map_dims
+from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
-from .fusion import Nest, size_one, write_map
-from .kernel import Index, KernelBuilder, register
+from .fusion import Item, Nest, size_one, write_map
+from .kernel import Index, KernelBuilder, as_ktype, register
 from .phases import Phases
 
-__all__ = ["Context", "Loop", "NestEmitter", "Place", "Reduction", "Root", "fill"]
+__all__ = ["Context", "Loop", "NestEmitter", "Place", "Reduction", "Root", "fill", "scalar_of"]
 
 CHAINS = 4
 BLOCK = 1024
@@ -281,6 +281,12 @@ class NestEmitter:
         k = self.kb.scalars(1)
         fill(self.cx, store, (base, strides), self.space, dims, k.const(k.identity(red.combine, red.dtype), red.dtype))
 
+    def run_phase(self, ph: Phase) -> None:
+        """Emits a phase that was built by hand, without outer loops."""
+        self.phases = [ph]
+        self._evaluate(ph, 0)
+        self._inner(ph, 0, {})
+
     def _outer(self, level: int) -> None:
         if level < len(self.outer_loops):
             loop = self.outer_loops[level]
@@ -484,6 +490,8 @@ class NestEmitter:
         if n.kind == "const":
             assert n.op is not None
             return const_of(n.op, self.kb)
+        if n.fn is not None:
+            return n.fn(self.kb.scalars(lanes), *(self._value(a, env) for a in n.args))  # type: ignore[no-any-return]
         if n.kind == "ew":
             assert n.op is not None
             return apply(self.kb, lanes, n.op, [self._value(a, env) for a in n.args])
@@ -539,7 +547,10 @@ class NestEmitter:
             self.kb.store(value, store.mem, self.position(place), mask)
             return
         at = self._positions(place, lanes)
-        assert not isinstance(at, int)
+        if isinstance(at, int) or as_ktype(at.type).lanes == 1:
+            # Only in a loop over no elements, whose strides are all 0.
+            self.kb.store(self.kb.extract(value, 0), store.mem, at)
+            return
         self.kb.scatter(value, store.mem, at, mask)
 
     def _store(self, root: Root, value: Value, lanes: int, mask: Value | None) -> None:
@@ -620,5 +631,13 @@ def fill(cx: Context, store: Store, place: Place, space: Sequence[DimLike], dims
     e = NestEmitter(cx, Nest(-1, 0, tuple(space)))
     ph = Phase(roots=[Root(Node("value", frozenset(), val=value), store, place)])
     ph.loops = collapse(dims, space, [place[1]], [])
-    e.phases = [ph]
-    e._inner(ph, 0, {})
+    e.run_phase(ph)
+
+
+def scalar_of(cx: Context, item: Item, v: Value) -> Value:
+    """An operand of size 1 as a register, outside loops."""
+    graph = Graph(item, cx.plan, cx.buffers, cx.regs)
+    node = graph.node(v, zero_map(v.type.rank))
+    emitter = NestEmitter(cx, Nest(-1, 0, ()))
+    emitter.scalar_nodes(graph.nodes)
+    return emitter.value(node)

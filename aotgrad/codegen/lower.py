@@ -9,14 +9,14 @@ from typing import Any
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
 
 from ..ir import dims
-from ..ir.core import Block, Func, Value
-from .access import Access, zero_map
+from ..ir.core import Func, Value
+from .access import Access
 from .bufferise import Buffers, Store, Workspace, dense
 from .emit import Entry
-from .exprs import Graph, apply, const_of
-from .fusion import Item, Nest, Scalar, analyse
+from .exprs import apply, const_of
+from .fusion import Item, Kern, Nest, Plan, Scalar, analyse
 from .kernel import KernelBuilder, function
-from .loops import Context, NestEmitter
+from .loops import Context, NestEmitter, scalar_of
 from .lowering_kernels import emit_kernel
 from .target import Target
 
@@ -74,23 +74,27 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: 
     work = Workspace(k.kb, k.workspace)
     ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
     outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
-    lower_block(module, k.kb, func.body, ins, outs, work)
+    lower_block(module, k.kb, analyse(func.body), dict(zip(func.body.args, ins)), outs, work)
     k.kb.ret()
     module.funcs.insert(0, k.func)
     entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total, c_abi=c_abi)
     return Lowered(module.funcs, entry, module)
 
 
-def lower_block(module: Module, kb: KernelBuilder, block: Block, args: Sequence[Access], outs: Sequence[Access], work: Workspace,
-                regs: Mapping[Value, Value] | None = None) -> None:
-    """Emits a block at the builder's place; its outputs are written to ``outs``. ``regs``: arguments of size 1 that are in registers."""
-    plan = analyse(block)
-    buffers = Buffers(plan, {a: at for a, at in zip(block.args, args) if at is not None}, outs, work)
+def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Value, Access], outs: Sequence[Access | None], work: Workspace,
+                regs: Mapping[Value, Value] | None = None) -> list[Value]:
+    """Emits a planned block at the builder's place; its outputs are written to ``outs``, those in ``plan.registers`` are returned.
+
+    ``args``: where arguments are in memory; ``regs``: arguments of size 1 that are in registers.
+    """
+    buffers = Buffers(plan, args, outs, work)
     cx = Context(kb, module.target, plan, buffers, work, dict(regs or {}), module.report, module)
     for item in plan.items:
         buffers.enter(item)
         _emit(cx, item)
         buffers.leave(item)
+    end = Kern(-1, len(plan.ops), None)
+    return [scalar_of(cx, end, plan.outputs[i]) for i in sorted(plan.registers)]
 
 
 def _emit(cx: Context, item: Item) -> None:
@@ -103,6 +107,7 @@ def _emit(cx: Context, item: Item) -> None:
         nest.emit()
         cx.report.append(nest.describe())
     else:
+        assert isinstance(item, Kern)
         emit_kernel(cx, item, lower_block)
 
 
@@ -113,11 +118,7 @@ def _scalar(cx: Context, item: Scalar) -> None:
     if kind == "idx":
         cx.regs[v] = const_of(op, cx.kb)
     else:
-        graph = Graph(item, cx.plan, cx.buffers, cx.regs)
-        args = [graph.node(o, zero_map(o.type.rank)) for o in op.operands]
-        emitter = NestEmitter(cx, Nest(-1, 0, ()))
-        emitter.scalar_nodes(graph.nodes)
-        vals = [emitter.value(n) for n in args]
+        vals = [scalar_of(cx, item, o) for o in op.operands]
         cx.regs[v] = vals[0] if op.name == "stop_gradient" else apply(cx.kb, 1, op, vals)
     if v in cx.plan.memory:
         access = cx.buffers.stored(v)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from .fusion import Kern
 from .loops import Context
+from .lowering_control import cond, scan
+from .lowering_dot import dot
+from .lowering_index import argreduce, constant, cumulate, recurrence, scatter, take
 
 __all__ = ["emit_kernel"]
 
-Emitter = Callable[[Context, Kern], None]
+_KERNELS = {
+    "dot": dot, "take": take, "scatter": scatter, "scatter_add": scatter, "argmax": argreduce, "argmin": argreduce, "cumsum": cumulate, "cumprod": cumulate,
+    "recurrence": recurrence, "constant": constant,
+}
 
 
 def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
@@ -21,4 +26,11 @@ def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
     assert op is not None
     if op.name == "concatenate":
         return  # its pieces are written in place
-    raise AotgradNotImplementedError(f"ag.{op.name} has no kernel yet")
+    if op.name in ("scan", "cond"):
+        (scan if op.name == "scan" else cond)(cx, item, lower_block)
+        return
+    if op.name not in _KERNELS:
+        raise AotgradNotImplementedError(f"ag.{op.name} has no kernel yet; write it with other ops")
+    _KERNELS[op.name](cx, item)
+    if op.name != "dot":
+        cx.report.append({"kind": op.name})

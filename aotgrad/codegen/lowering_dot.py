@@ -1,0 +1,112 @@
+"""Matrix products: the packed GEMM for large ones, loops in place for small static ones and for integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..ir import dims
+from ..ir.core import Value
+from ..ir.dims import DimLike
+from . import gemm
+from .access import Access
+from .fusion import Kern
+from .kernel import Index, register
+from .loops import Context
+from .lowering_index import place_of, rounds
+
+__all__ = ["dot", "workspace_bound"]
+
+_SMALL = 8
+
+
+def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike]) -> DimLike:
+    """Bytes of scratch that ``ag_gemm`` may use for M, N, K: both packed panels, or one vector."""
+    m, n, k = sizes
+    cfg = gemm.config(dtype.mlir, target)
+    lanes, item = cfg.vec.lanes, dtype.itemsize
+    depth = dims.minimum(k, cfg.kc)
+    panel_b = depth * dims.minimum(n + lanes, cfg.nc + cfg.strip) + lanes * cfg.strip
+    panel_a = depth * dims.minimum(m + 16, cfg.mc + 16)
+    return item * (panel_a + panel_b + dims.maximum(m, k)) + 128
+
+
+def dot(cx: Context, item: Kern) -> None:
+    """The product of the last two dims, batched over the leading ones."""
+    op = item.op
+    assert op is not None
+    a, b = (cx.buffers.access(item, o) for o in op.operands)
+    c, t = cx.buffers.stored(op.result), op.result.type
+    k = op.operands[0].type.shape[-1]
+    m, n = t.shape[-2:]
+    lead = list(range(t.rank - 2))
+    small = all(isinstance(d, int) and d <= _SMALL for d in (m, n, k))
+    direct = small or t.dtype.mlir not in ("f64", "f32")
+    work = None if direct else cx.work.take_bytes(workspace_bound(t.dtype, cx.target, (m, n, k)))
+    with rounds(cx, t.shape[:-2]) as at:
+        fixed = dict(zip(lead, at))
+        parts = [place_of(x, fixed, [])[0] for x in (a, b, c)]
+        strides = [x.strides[-2:] for x in (a, b, c)]
+        if direct:
+            _small(cx, t.dtype, (m, n, k), (a, b, c), parts, strides)
+        else:
+            assert work is not None
+            _gemm(cx, (m, n, k), (a, b, c), parts, strides, work.mem)
+    if work is not None:
+        cx.work.give_back(work)
+    cx.report.append({"kind": "small dot" if direct else "gemm", "sizes": [str(m), str(n), str(k)], "batch": str(dims.product(t.shape[:-2]))})
+
+
+def _unit(stride: DimLike, size: DimLike, value: DimLike) -> DimLike:
+    return value if isinstance(size, int) and size == 1 else stride
+
+
+def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]], work: Value) -> None:
+    kb = cx.kb
+    m, n, k = sizes
+    # A dim of size 1 has no stride of its own; the one that makes the other contiguous is taken.
+    rows_a, cols_a = _unit(strides[0][0], m, k), _unit(strides[0][1], k, 1)
+    rows_b, cols_b = _unit(strides[1][0], k, n), _unit(strides[1][1], n, 1)
+    rows_c = _unit(strides[2][0], m, n)
+    mems = [x.store.mem for x in xs]
+    at = [kb.dim(x) for x in bases]
+    kb.gemm([kb.dim(d) for d in sizes], (mems[0], at[0], kb.dim(rows_a), kb.dim(cols_a)), (mems[1], at[1], kb.dim(rows_b), kb.dim(cols_b)),
+            (mems[2], at[2], kb.dim(rows_c)), work)
+
+
+def _small(cx: Context, dtype: Any, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> None:
+    kb, (m, n, depth) = cx.kb, sizes
+    contiguous = all(s == 1 for s in (strides[1][1], strides[2][1]))
+    lanes = int(cx.target.vector_bits) // (8 * max(dtype.itemsize, 4)) if contiguous else 1
+    while lanes > 1 and isinstance(n, int) and lanes // 2 >= n:
+        lanes //= 2
+    (sa, sb, sc), (a, b, c) = strides, xs
+    kk = kb.scalars(lanes)
+    zero = kb.constant(0, register(dtype, lanes))
+    with kb.for_(0, kb.dim(m)) as row, kb.for_(0, kb.dim(n), lanes) as col:
+        left = kb.sub(kb.dim(n), col.iv)
+        mask = None if lanes == 1 or (isinstance(left, int) and left >= lanes) else kb.create_mask(left, lanes)
+
+        def step(i: Index, acc: Value) -> Value:
+            x = kb.load(a.store.mem, _at(kb, bases[0], (row.iv, sa[0]), (i, sa[1])))
+            y = kb.load(b.store.mem, _at(kb, bases[1], (i, sb[0]), (col.iv, sb[1])), lanes, mask)
+            if dtype.kind == "f" and cx.target.fma:
+                return kk.fma(kk.vector(x), y, acc)
+            return kk.add(acc, kk.mul(x, y))
+
+        if isinstance(depth, int) and depth <= _SMALL:
+            acc = zero
+            for i in range(depth):
+                acc = step(i, acc)
+        else:
+            with kb.for_(0, kb.dim(depth), init=[zero]) as lp:
+                kb.yield_(step(lp.iv, lp.args[0]))
+            acc = lp.results[0]
+        kb.store(acc, c.store.mem, _at(kb, bases[2], (row.iv, sc[0]), (col.iv, sc[1])), mask)
+
+
+def _at(kb: Any, base: DimLike, *terms: tuple[Index, DimLike]) -> Index:
+    at = kb.dim(base)
+    for i, stride in terms:
+        at = kb.add(at, kb.mul(i, kb.dim(stride)))
+    return at  # type: ignore[no-any-return]

@@ -1,0 +1,214 @@
+"""Kernels that follow an index or a running value: take, scatter, argmax, cumulative sums and products, recurrences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from ..ir import dims
+from ..ir.core import Value
+from ..ir.dims import DimLike
+from .access import Access
+from .exprs import Node
+from .fusion import Kern, Nest
+from .kernel import Index, ScalarBuilder
+from .loops import Context, NestEmitter, Phase, Place, Root, collapse, rank_of
+
+__all__ = ["argreduce", "as_size", "constant", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
+
+
+def as_size(cx: Context, value: Index) -> DimLike:
+    """An index known only at run time as a size, so that positions are written with it."""
+    if isinstance(value, int):
+        return value
+    name = f"_t{len(cx.kb.sizes)}"
+    cx.kb.sizes[name] = value
+    return dims.symbol(name)
+
+
+@contextmanager
+def rounds(cx: Context, sizes: Sequence[DimLike]) -> Iterator[list[DimLike]]:
+    """Scalar loops over ``sizes``; gives the position in each as a size."""
+    with ExitStack() as stack:
+        out: list[DimLike] = []
+        for n in sizes:
+            lp = stack.enter_context(cx.kb.for_(0, cx.kb.dim(n)))
+            out.append(as_size(cx, lp.iv))
+        yield out
+
+
+def place_of(access: Access, at: dict[int, DimLike], rest: Sequence[int]) -> Place:
+    """The part of an array at fixed positions of some dims: offset, and strides of the dims ``rest`` numbered from 0."""
+    base = access.base
+    for d, i in at.items():
+        base = base + access.strides[d] * i
+    return base, {k: access.strides[d] for k, d in enumerate(rest) if access.strides[d] != 0}
+
+
+def elementwise(cx: Context, space: Sequence[DimLike], loads: Sequence[tuple[Any, Place]], fn: Callable[..., Value], store: tuple[Any, Place], add: bool = False) -> None:
+    """One loop nest over ``space``: ``store = fn(k, *loads)``."""
+    e = NestEmitter(cx, Nest(-1, 0, tuple(space)))
+    nodes = [Node("load", frozenset(p[1]), access=Access(s, p[0], ()), places=[p]) for s, p in loads]
+    result = Node("ew", frozenset().union(*(n.dims for n in nodes)), args=nodes, fn=fn)
+    ph = Phase(nodes=[*nodes, result], roots=[Root(result, store[0], store[1], add)])
+    live = [d for d, n in enumerate(space) if n != 1]
+    order = sorted(live, key=lambda d: (d in store[1][1], tuple(-x for x in rank_of(store[1][1].get(d, 0))), d))
+    ph.loops = collapse(order, space, [p[1] for _, p in loads] + [store[1][1]], [])
+    place = {d: i + 1 for i, lp in enumerate(ph.loops) for d in lp.dims}
+    for n in ph.nodes:
+        n.level = max((place.get(d, 0) for d in n.dims), default=0)
+    e.run_phase(ph)
+
+
+def _same(k: ScalarBuilder, x: Value) -> Value:
+    return x
+
+
+def _checked(cx: Context, item: Kern, index: Value, size: DimLike) -> DimLike:
+    """The index as a size; out of range it ends the call with code 2, or is clamped in builds without checks."""
+    kb, n = cx.kb, cx.kb.dim(size)
+    i = kb.scalars(1).to_index(index)
+    if cx.module.checks:
+        assert item.op is not None
+        kb.check(kb.cmp("ult", i, n), 2, cx.module.location(item.op.loc), i, n)
+    else:
+        i = kb.index(kb.max(kb.min(i, kb.sub(n, 1)), 0))
+    return as_size(cx, i)
+
+
+def _index_move(cx: Context, item: Kern, x: Access, idx: Access, other: Access, write: str | None) -> None:
+    """``other[..., i, ...] = x[..., idx[i], ...]``, or with ``write`` the other way round (set or add)."""
+    op, kb = item.op, cx.kb
+    assert op is not None
+    dim, source, index_shape = op.attrs["dim"], op.operands[0].type, op.operands[1].type.shape
+    count = len(index_shape)
+    rest = [d for d in range(source.rank) if d != dim]
+    rest_other = [*range(dim), *range(dim + count, source.rank - 1 + count)]
+    space = [source.shape[d] for d in rest]
+    with rounds(cx, index_shape) as at:
+        where = idx.base
+        for d, i in enumerate(at):
+            where = where + idx.strides[d] * i
+        row = _checked(cx, item, kb.load(idx.store.mem, kb.dim(where)), source.shape[dim])
+        here = (x.store, place_of(x, {dim: row}, rest))
+        there = (other.store, place_of(other, {dim + d: i for d, i in enumerate(at)}, rest_other))
+        if write is None:
+            elementwise(cx, space, [here], _same, there)
+        else:
+            elementwise(cx, space, [there], _same, here, write == "add")
+
+
+def take(cx: Context, item: Kern) -> None:
+    """x indexed along a dim."""
+    op = item.op
+    assert op is not None
+    x, idx = (cx.buffers.access(item, o) for o in op.operands)
+    _index_move(cx, item, x, idx, cx.buffers.stored(op.result), None)
+
+
+def scatter(cx: Context, item: Kern) -> None:
+    """v written or added at indices, in the order of the index array."""
+    op = item.op
+    assert op is not None
+    idx, v = (cx.buffers.access(item, o) for o in op.operands[1:])
+    _index_move(cx, item, cx.buffers.stored(op.result), idx, v, "add" if op.name == "scatter_add" else "set")
+
+
+def argreduce(cx: Context, item: Kern) -> None:
+    """Index of the first extremum (or the first NaN) along a dim."""
+    op, kb = item.op, cx.kb
+    assert op is not None
+    x, out, t, dim = cx.buffers.access(item, op.operands[0]), cx.buffers.stored(op.result), op.operands[0].type, op.attrs["dim"]
+    kept = [d for d in range(t.rank) if d != dim]
+    k, best = kb.scalars(1), "gt" if op.name == "argmax" else "lt"
+    start = k.const(k.identity("max" if op.name == "argmax" else "min", t.dtype), t.dtype)
+    with rounds(cx, [t.shape[d] for d in kept]) as at:
+        base, _ = place_of(x, dict(zip(kept, at)), [])
+        with kb.for_(0, kb.dim(t.shape[dim]), init=[start, kb.index(0)]) as lp:
+            value = kb.load(x.store.mem, kb.add(kb.dim(base), kb.mul(lp.iv, kb.dim(x.strides[dim]))))
+            wins = k.cmp(best, value, lp.args[0])
+            if t.dtype.kind == "f":
+                wins = k.logical("or", wins, kb.all_of(k.cmp("ne", value, value), k.cmp("eq", lp.args[0], lp.args[0])))
+            kb.yield_(k.select(wins, value, lp.args[0]), kb.index(kb.select(wins, lp.iv, lp.args[1])))
+        where, _ = place_of(out, dict(enumerate(at)), [])
+        kb.store(k.from_index(lp.results[1], op.result.type.dtype), out.store.mem, kb.dim(where))
+
+
+def _walk(cx: Context, n: DimLike, reverse: bool) -> Any:
+    """Positions 1, 2, ... of a dim from its start (or end): the position and the one before it, as sizes."""
+
+    @contextmanager
+    def loop() -> Iterator[tuple[DimLike, DimLike]]:
+        with cx.kb.for_(1, cx.kb.dim(n)) as lp:
+            i = as_size(cx, lp.iv)
+            yield (n - 1 - i, n - i) if reverse else (i, i - 1)
+
+    return loop()
+
+
+def cumulate(cx: Context, item: Kern) -> None:
+    """Running sums and products, in order of the elements."""
+    op = item.op
+    assert op is not None
+    x, out, t = cx.buffers.access(item, op.operands[0]), cx.buffers.stored(op.result), op.operands[0].type
+    dim, exclusive, reverse = op.attrs["dim"], op.attrs["exclusive"], op.attrs["reverse"]
+    kind = "add" if op.name == "cumsum" else "mul"
+
+    def first(at: dict[int, DimLike], rest: Sequence[int], space: Sequence[DimLike]) -> None:
+        here = (out.store, place_of(out, at, rest))
+        if exclusive:
+            elementwise(cx, space, [], lambda k: k.const(k.identity(kind, t.dtype), t.dtype), here)
+        else:
+            elementwise(cx, space, [(x.store, place_of(x, at, rest))], _same, here)
+
+    def step(at: dict[int, DimLike], before: dict[int, DimLike], rest: Sequence[int], space: Sequence[DimLike]) -> None:
+        loads = [(out.store, place_of(out, before, rest)), (x.store, place_of(x, before if exclusive else at, rest))]
+        elementwise(cx, space, loads, lambda k, a, b: k.combine(kind, a, b), (out.store, place_of(out, at, rest)))
+
+    _along(cx, t.shape, dim, reverse, first, step)
+
+
+def recurrence(cx: Context, item: Kern) -> None:
+    """y[i] = a[i] * y[i-1] + x[i]; zero annihilates in the product."""
+    op = item.op
+    assert op is not None
+    a, x = (cx.buffers.access(item, o) for o in op.operands)
+    out, t = cx.buffers.stored(op.result), op.operands[1].type
+
+    def first(at: dict[int, DimLike], rest: Sequence[int], space: Sequence[DimLike]) -> None:
+        elementwise(cx, space, [(x.store, place_of(x, at, rest))], _same, (out.store, place_of(out, at, rest)))
+
+    def product(k: ScalarBuilder, p: Value, q: Value, r: Value) -> Value:
+        zero = k.const(0, t.dtype)
+        none = k.logical("or", k.cmp("eq", p, zero), k.cmp("eq", q, zero))
+        return k.add(k.select(none, zero, k.mul(p, q)), r)
+
+    def step(at: dict[int, DimLike], before: dict[int, DimLike], rest: Sequence[int], space: Sequence[DimLike]) -> None:
+        loads = [(a.store, place_of(a, at, rest)), (out.store, place_of(out, before, rest)), (x.store, place_of(x, at, rest))]
+        elementwise(cx, space, loads, product, (out.store, place_of(out, at, rest)))
+
+    _along(cx, t.shape, op.attrs["dim"], op.attrs["reverse"], first, step)
+
+
+def _along(cx: Context, shape: Sequence[DimLike], dim: int, reverse: bool, first: Callable[..., None], step: Callable[..., None]) -> None:
+    """Walks a dim in order: rows before it one by one, what lies behind it together."""
+    n = shape[dim]
+    lead, rest = list(range(dim)), list(range(dim + 1, len(shape)))
+    space = [shape[d] for d in rest]
+    with rounds(cx, [shape[d] for d in lead]) as at:
+        fixed = dict(zip(lead, at))
+        with cx.kb.for_(0, cx.kb.min(cx.kb.dim(n), 1)):
+            first({**fixed, dim: n - 1 if reverse else 0}, rest, space)
+        with _walk(cx, n, reverse) as (here, before):
+            step({**fixed, dim: here}, {**fixed, dim: before}, rest, space)
+
+
+def constant(cx: Context, item: Kern) -> None:
+    """A constant array, written once per call."""
+    op, kb = item.op, cx.kb
+    assert op is not None
+    out, data = cx.buffers.stored(op.result), op.attrs["value"]
+    k = kb.scalars(1)
+    for i, x in enumerate(data.reshape(-1).tolist()):
+        kb.store(k.const(x, op.result.type.dtype), out.store.mem, i)
