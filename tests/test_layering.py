@@ -18,7 +18,7 @@ MAX_FILE, MAX_FUNCTION = 800, 60
 # The longest prefix decides. Applications (cli, demo) use the finished package, so they stand above its __init__.
 RANKS = {
     "aotgrad_runtime": 0, "aotgrad.ir": 1, "aotgrad.codegen": 2, "aotgrad.frontend": 3, "aotgrad.": 4, "aotgrad": 5,
-    "aotgrad.cli": 6, "aotgrad.demo": 6, "aotgrad.__main__": 7,
+    "aotgrad.cli": 6, "aotgrad.demo": 6, "aotgrad.__main__": 7, "aotgrad._version": 1,
 }
 # What each layer may import beyond the standard library and the layers below it.
 THIRD_PARTY = {0: {"numpy"}, 1: {"numpy", "lark"}, 2: {"numpy", "llvmlite"}, 3: {"numpy"}, 4: {"numpy"}, 5: {"numpy"}, 6: {"numpy"}, 7: set[str]()}

@@ -1,1 +1,5 @@
-"""aotgrad."""
+"""The ``aotgrad`` command."""
+
+from .app import main
+
+__all__ = ["main"]

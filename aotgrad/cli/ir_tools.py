@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from ..ir.core import Func

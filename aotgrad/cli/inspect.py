@@ -1,0 +1,60 @@
+"""``aotgrad inspect LIB``: what a built library offers, and what it needs (nothing)."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import aotgrad as ag
+from aotgrad_runtime.errors import AotgradValueError
+from aotgrad_runtime.loader import check_library
+
+__all__ = ["dynamic", "report"]
+
+_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+_SHDR = struct.Struct("<IIQQQQIIQQ")
+_SYM = struct.Struct("<IBBHQQ")
+_DYN = struct.Struct("<qQ")
+_SHT_DYNAMIC, _SHT_DYNSYM, _DT_NEEDED = 6, 11, 1
+_ARCHITECTURES = {62: "x86-64", 183: "aarch64"}
+_KINDS = {1: "data", 2: "function"}
+
+
+def report(path: str) -> str:
+    """Size, processor, symbols and functions of a library. Raises ``AotgradValueError`` for a file that is damaged or was not built by aotgrad."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise AotgradValueError(f"{path}: cannot be read ({error.strerror})") from error
+    check_library(data, path)
+    machine, needed, symbols = dynamic(data)
+    lines = [f"{path}: {len(data)} bytes, {_ARCHITECTURES.get(machine, f'machine {machine}')}, needs {', '.join(needed) or 'no library'}"]
+    lines += [f"  exports {name} ({kind}, {size} bytes)" for name, kind, size in symbols]
+    loaded: Any = getattr(ag, "load", None)
+    if loaded is not None:
+        library = loaded(path)
+        lines.append(str(getattr(library, "__doc__", "") or library))
+    return "\n".join(lines)
+
+
+def dynamic(data: bytes) -> tuple[int, list[str], list[tuple[str, str, int]]]:
+    """The machine number, the needed libraries, and (name, kind, size) of every exported symbol of a shared library that was checked before."""
+    header = _EHDR.unpack_from(data)
+    at, step, count = header[6], header[11], header[12]
+    sections = [_SHDR.unpack_from(data, at + i * step) for i in range(count)]
+    needed: list[str] = []
+    symbols: list[tuple[str, str, int]] = []
+    for _, kind, _, _, offset, size, link, *_ in sections:
+        if kind == _SHT_DYNAMIC:
+            needed += [_string(data, sections[link], value) for tag, value in _DYN.iter_unpack(data[offset : offset + size]) if tag == _DT_NEEDED]
+        elif kind == _SHT_DYNSYM:
+            for name, bits, _, index, _, length in _SYM.iter_unpack(data[offset : offset + size]):
+                if index and bits >> 4:
+                    symbols.append((_string(data, sections[link], name), _KINDS.get(bits & 15, "symbol"), length))
+    return header[2], needed, sorted(symbols)
+
+
+def _string(data: bytes, section: tuple[int, ...], at: int) -> str:
+    start = section[4] + at
+    return data[start : data.index(b"\0", start)].decode("utf-8", "replace")
