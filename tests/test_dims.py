@@ -7,12 +7,12 @@ import pickle
 
 import numpy as np
 import pytest
-from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotgrad.ir import dims
 from aotgrad.ir.dims import Dim, floordiv, maximum, minimum, mod, parse, substitute, symbol, to_text
+from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 
 NAMES = ("n", "m", "k")
 N, M, K = map(symbol, NAMES)

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotgrad_runtime import dtypes
-from aotgrad_runtime.errors import AotgradError, AotgradValueError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_programs import CASES
@@ -26,6 +24,8 @@ from aotgrad.ir.parser import ParseError, parse_func, parse_module
 from aotgrad.ir.printer import print_func, print_module
 from aotgrad.ir.transforms.differentiate import vjp_func
 from aotgrad.ir.verifier import verify
+from aotgrad_runtime import dtypes
+from aotgrad_runtime.errors import AotgradError, AotgradValueError
 
 HERE = Path(__file__).parent / "ir"
 VALID = sorted(p for p in HERE.glob("*.mlir") if not p.name.endswith("_invalid.mlir"))

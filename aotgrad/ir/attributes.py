@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradError, AotgradValueError

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 import numpy as np
+
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradError, AotgradValueError
 
@@ -218,6 +219,9 @@ class _Verifier:
         if len(types) != len(have):
             self.fail(f"it has {len(have)} result(s), its rule gives {len(types)}", op)
         for i, (a, b) in enumerate(zip(have, types)):
+            wrong = _wrong_type(b)
+            if wrong:
+                self.fail(f"its attributes give no type: {wrong}", op)
             if a != b:
                 self.fail(f"result {i} has type {a}, its rule gives {b}", op)
 
