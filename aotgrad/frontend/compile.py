@@ -24,7 +24,7 @@ from aotgrad_runtime.dtypes import DType, float64, int64
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import eager, kernels, sources
+from . import anomaly, eager, kernels, sources
 from .program import Program, Pullback
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import as_value, unwrap_error
@@ -173,6 +173,8 @@ class State:
         self.forced: dict[Any, set[int]] = {}
         self.traces = 0
         self.callable: Any = None
+        self.instances: list[Any] = []
+        anomaly.register(self)
 
     def _static_names(self) -> set[Any]:
         given = self.options.static
@@ -316,6 +318,8 @@ class State:
         taped = next((type(x) for x in args if isinstance(x, Tensor)), None)
         if taped is None:
             outs = program.run(given)
+            if anomaly.enabled():
+                anomaly.check(variant.func, given, outs)
             results = [_plain(o) for o in outs]
         else:
             cls = Tensor if variant.tensors else ArrayTensor
@@ -349,9 +353,18 @@ class State:
         if specs is None:
             return
         kernel = self.program(variant).kernel
-        if [t.dtype for t in kernel.func.out_types] and not kernel.func.outputs:
-            return
-        self.callable.add_instance(kernel.instance(specs, True, functools.partial(self._failed, variant), npos=len(args)))
+        self.instances.append(kernel.instance(specs, True, functools.partial(self._failed, variant), npos=len(args)))
+        if not anomaly.paused():
+            self.callable.add_instance(self.instances[-1])
+
+    def pause(self) -> None:
+        """Sends every call through Python (anomaly mode)."""
+        self.callable.clear_instances()
+
+    def resume(self) -> None:
+        """Back to the trampoline."""
+        for instance in self.instances:
+            self.callable.add_instance(instance)
 
     def _fast_specs(self, variant: Variant, leaves: Sequence[Any]) -> list[ArgSpec] | None:
         index = {s: i for i, s in enumerate(variant.func.symbols())}

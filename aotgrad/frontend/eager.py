@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from aotgrad_runtime import modes
-from aotgrad_runtime.tape import Node, edge_of
+from aotgrad_runtime.tape import Extra, Node, SavedArray, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from .program import Program
 
-__all__ = ["Dual", "apply", "dual_class", "make_dual"]
+__all__ = ["Dual", "ViewExtra", "apply", "dual_class", "make_dual"]
 
 
 class OpNode(Node):
@@ -21,18 +23,18 @@ class OpNode(Node):
 
     def apply(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
         program, active, inputs, outputs, cls = self._saved
+        remade = {i: kept.data for i, kept in outputs.items()}
         floats, shapes = _float_outputs(program), program.func.out_types
         present = [False] * len(shapes)
         for j, i in enumerate(floats):
             present[i] = cts[j] is not None
         pullback = program.pullback(active, tuple(present))
         given = [c for c in cts if c is not None]
-        remade = {i: outputs[i] for i in pullback.outputs}
         if modes.state.grad:
             kept_outs = [make_output(remade[i], self, floats.index(i), cls) if i in floats else wrap(remade[i], cls) for i in pullback.outputs]
-            found = apply(pullback.program, [*(inputs[i] for i in pullback.inputs), *kept_outs, *given], cls)
+            found = apply(pullback.program, [*(inputs[i].value() for i in pullback.inputs), *kept_outs, *given], cls)
         else:
-            arrays = [*(_data(inputs[i]) for i in pullback.inputs), *(remade[i] for i in pullback.outputs), *(c._data for c in given)]
+            arrays = [*(inputs[i].kept.data for i in pullback.inputs), *(remade[i] for i in pullback.outputs), *(c._data for c in given)]
             found = [wrap(x, cls) for x in pullback.program.run(arrays)]
         grads = iter(found)
         return tuple(next(grads) if on else None for on in active)
@@ -49,12 +51,46 @@ def _node_type(name: str, outputs: int) -> type[OpNode]:
     return found
 
 
-def _data(x: Any) -> Any:
-    return x._data if isinstance(x, Tensor) else x
+class _Kept:
+    """An input that backward reads: its numbers as they were, and its place in the graph as it was."""
+
+    __slots__ = ("cls", "index", "kept", "leaf", "node")
+
+    def __init__(self, x: Any) -> None:
+        if not isinstance(x, Tensor):
+            self.kept, self.node, self.index, self.leaf, self.cls = SavedArray(x), None, 0, None, Tensor
+            return
+        self.kept = cell_of(x).save(x._data)
+        self.node, self.index, self.cls = x._node, x._index, type(x)._value_type
+        self.leaf = x if x._requires_grad and x._node is None else None
+
+    def value(self) -> Any:
+        """A tensor with the numbers and the history of then."""
+        data, leaf = self.kept.data, self.leaf
+        if self.node is not None:
+            return make_output(data, self.node, self.index, self.cls)
+        if leaf is None or leaf._data is data:
+            return wrap(data, self.cls) if leaf is None else leaf
+        out = wrap(data, self.cls)
+        out._requires_grad, out._extra = True, extra_of(leaf)
+        return out
 
 
 def _float_outputs(program: Program) -> list[int]:
     return [i for i, t in enumerate(program.func.out_types) if t.dtype.is_differentiable]
+
+
+class ViewExtra(Extra):
+    """What a view knows: the tensor whose memory it shows, and the index expression that leads there (None: another function)."""
+
+    __slots__ = ("entries", "parent")
+
+    def __init__(self, parent: Any) -> None:
+        super().__init__()
+        self.parent = weakref.ref(parent)
+        self.entries: Any = None
+        self.cell = cell_of(parent)
+        self.inference = parent._extra.inference
 
 
 class Dual:
@@ -72,9 +108,9 @@ def dual_class(cls: type[Any]) -> type[Any]:
     """The dual kind of ``Tensor`` or ``ArrayTensor``: attributes are the primal's."""
     found = _dual_types.get(cls)
     if found is None:
-        body = {"_data": property(lambda self: self._primal._data), "shape": property(lambda self: self._primal.shape), "_dtype": property(lambda self: self._primal._dtype)}
-        found = _dual_types[cls] = type(f"Dual{cls.__name__}", (Dual, cls), body)
-        found._value_type = cls  # type: ignore[attr-defined]
+        read = {name: property(lambda self, name=name: getattr(self._primal, name)) for name in ("_data", "shape", "_dtype")}
+        found = _dual_types[cls] = type(f"Dual{cls.__name__}", (Dual, cls), read)
+        found._value_type = cls
     return found
 
 
@@ -98,6 +134,34 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
         return _apply_dual(program, args, cls, level)
     arrays = [a._data if isinstance(a, Tensor) else a for a in args]
     outs = program.run(arrays)
+    owners = None
+    for i, o in enumerate(outs):
+        if o.base is not None or any(o is a for a in arrays):
+            outs[i], owner = _settle(program, o, arrays, args)
+            if owner is not None:
+                owners = {**(owners or {}), i: owner}
+    made = _record(program, args, outs, cls)
+    for i, owner in (owners or {}).items():
+        made[i]._extra = ViewExtra(owner)
+    return made
+
+
+def _owner(data: Any) -> Any:
+    while data.base is not None and isinstance(data.base, np.ndarray):
+        data = data.base
+    return data
+
+
+def _settle(program: Program, out: Any, arrays: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+    """An output that is part of an input's memory: a view (and of whom), or a copy where the function is none that gives views."""
+    root = _owner(out)
+    for data, a in zip(arrays, args):
+        if isinstance(data, np.ndarray) and _owner(data) is root:
+            return (out, a if isinstance(a, Tensor) else None) if program.view else (out.copy(), None)
+    return out, None
+
+
+def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any]) -> list[Any]:
     if not modes.state.grad or not any(isinstance(a, Tensor) and a._requires_grad for a in args):
         return [wrap(o, cls) for o in outs]
     floats = _float_outputs(program)
@@ -106,11 +170,14 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
     active = tuple(isinstance(a, Tensor) and a._requires_grad and a._dtype.is_differentiable for a in args)
     present = tuple(t.dtype.is_differentiable for t in program.func.out_types)
     pullback = program.pullback(active, present)
-    inputs = {i: args[i] for i in pullback.inputs}
-    outputs = {i: outs[i] for i in pullback.outputs}
+    inputs = {i: _Kept(args[i]) for i in pullback.inputs}
+    outputs: dict[int, SavedArray] = {}
     edges = tuple([edge_of(a) if on else (None, 0) for a, on in zip(args, active)])
     node = _node_type(program.name, len(floats))(edges, (program, active, inputs, outputs, cls))
-    return [make_output(o, node, floats.index(i), cls) if i in floats else wrap(o, cls) for i, o in enumerate(outs)]
+    made = [make_output(o, node, floats.index(i), cls) if i in floats else wrap(o, cls) for i, o in enumerate(outs)]
+    for i in pullback.outputs:
+        outputs[i] = cell_of(made[i]).save(outs[i])
+    return made
 
 
 def _apply_dual(program: Program, args: Sequence[Any], cls: type[Any], level: int) -> list[Any]:

@@ -35,10 +35,11 @@ class Pullback:
 class Program:
     """``func`` (all sizes static) ready to run on arrays."""
 
-    __slots__ = ("_jvps", "_plan", "_vjps", "func", "name", "runner")
+    __slots__ = ("_jvps", "_plan", "_vjps", "func", "name", "runner", "view")
 
-    def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None) -> None:
+    def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: bool = False) -> None:
         self.func, self.name, self.runner = func, name, runner
+        self.view = view  # results may share memory with the first input
         self._plan: list[Any] | None = None
         self._vjps: dict[Any, Pullback] = {}
         self._jvps: dict[Any, Program] = {}

@@ -12,6 +12,7 @@ import numpy as np
 from aotgrad.ir import Block, Builder, TensorType, Value
 from aotgrad.ir.transforms.differentiate import differentiate, linearize_func, transpose_into
 from aotgrad.ir.transforms.rewrite import close_over, decompose_block, free_values
+from aotgrad.ir.transforms.stabilise import stabilise_block
 from aotgrad_runtime import engine
 from aotgrad_runtime.arrays import DTYPES, native
 from aotgrad_runtime.dtypes import DType, int64
@@ -557,7 +558,7 @@ class _Inline:
         live = iter(self.on)
         self.active = [next(live) for _ in kept] if len(kept) == len(self.on) else [_differentiable(x) for x in self.arrays]
         self.active += [False] * (len(self.ins) - len(kept))
-        self.block = decompose_block(self.sub.block)
+        self.block = stabilise_block(decompose_block(self.sub.block))
 
     def differentiate(self) -> None:
         """Appends the primal; the linear part stays aside."""
