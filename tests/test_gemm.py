@@ -140,6 +140,14 @@ def test_several_cache_blocks(name, dtype, shape):
 
 
 @cases
+def test_small_products_need_no_workspace(name, dtype):
+    size = get(name, dtype).workspace
+    assert all(size(m, n, k, k, 1, n, 1) == 0 for m in (1, 4, 16, 128) for n in (1, 10, 64, 128) for k in (1, 10, 64, 128) if n > 1 or k > 0)
+    assert size(128, 64, 128, 1, 128, 64, 1) == 0 and size(8, 64, 128, 128, 1, 1, 128) == 0  # A transposed; few rows with B transposed
+    assert size(1, 1, 1 << 40, 1, 1, 1, 1) == 0 and size(0, 9, 9, 9, 1, 9, 1) == size(9, 0, 9, 9, 1, 0, 1) == size(9, 9, 0, 0, 1, 9, 1) == 0
+
+
+@cases
 def test_empty_dimensions(name, dtype):
     g, t = get(name, dtype), NP[dtype]
     calls = []

@@ -30,7 +30,8 @@ class GemmModule:
 def module(dtype: str, target: Target) -> GemmModule:
     """C (+)= A B for ``dtype`` ``"f64"`` or ``"f32"``, blocked, packed and register-tiled for ``target``.
 
-    Compile it with ``llvm.compile_object(m.text, target, passes="none")``: there is nothing for LLVM to improve. Raises ``AotgradTypeError`` for another dtype.
+    Compile it with ``llvm.compile_object(m.text, target, passes="none")``: there is nothing for LLVM to improve.
+    Raises ``AotgradTypeError`` for another dtype.
 
     >>> module("f32", Target.named("x86-64-v3")).symbols
     ('ag_gemm_f32', 'ag_gemm_f32_workspace')
@@ -43,7 +44,8 @@ def module(dtype: str, target: Target) -> GemmModule:
     if cfg.scalar is not None:
         parts += cfg.scalar.vec.declares()
     parts += [panel(p) for p in (*cfg.panels, *([cfg.scalar] if cfg.scalar else []))]
-    parts += [copy_rows(vec), copy_transposed(vec, target.masked), copy_strided(vec), row_dots(vec, min(4 if many else 2, vec.lanes)), dot_tiles(vec, 4 if many else 2), stream(vec, 8)]
+    parts += [copy_rows(vec), copy_transposed(vec, target.masked), copy_strided(vec)]
+    parts += [row_dots(vec, min(4 if many else 2, vec.lanes)), dot_tiles(vec, 4 if many else 2), stream(vec, 8)]
     parts += [workspace(cfg), entry(cfg)]
     return GemmModule("\n".join(parts), (f"ag_gemm_{dtype}", f"ag_gemm_{dtype}_workspace"))
 
@@ -51,7 +53,7 @@ def module(dtype: str, target: Target) -> GemmModule:
 def config(dtype: str, target: Target) -> Config:
     """Tiles by the number of registers, blocks by the sizes of usual caches (32 KiB and 1 MiB)."""
     vec = Vec(dtype, target.lanes(dtype), target.fma)
-    rows = ((8,), (8, 4), (8, 4), (6, 4, 3, 2)) if target.registers == 32 else ((8,), (6, 4))
+    rows = ((16, 8), (8, 4), (8, 4), (6, 4, 3, 2)) if target.registers == 32 else ((8,), (6, 4))
     branch = target.masked and target.vector_bits < 512
     panels = tuple(Panel(vec, i + 1, r, target.masked, branch) for i, r in enumerate(rows))
     scalar = None if target.masked else Panel(Vec(dtype, 1, target.fma), 1, (8 if target.registers == 32 else 4,), False, False)

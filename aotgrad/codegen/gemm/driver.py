@@ -88,11 +88,18 @@ def workspace(cfg: Config) -> str:
     none = f.either(f.either(f.cmp("sle", "%M", 0), f.cmp("sle", "%N", 0)), f.cmp("sle", "%K", 0))
     f.when(none, lambda: f.ret("i64 0"))
     case = _unit(f, cfg)
-    for name, count in (("row_stream", "0"), ("row_dots", f.mul("%M", "%K")), ("col_dots", f.mul("%N", "%K")), ("col_stream", "%M")):
+    needs = {  # copies of what is not adjacent along k; col_stream may have to gather C, whose stride is not known here
+        "row_stream": "0", "row_dots": _unless_unit(f, "%csa", f.mul("%M", "%K")), "col_dots": _unless_unit(f, "%rsb", f.mul("%N", "%K")), "col_stream": "%M",
+    }
+    for name, count in needs.items():
         f.when(case[name], lambda count=count: f.ret(f"i64 {f.mul(count, cfg.vec.size)}"))  # type: ignore[misc]
     f.ret(f"i64 {_plan(f, cfg, case['adjacent']).total}")
     f.end()
     return f.text()
+
+
+def _unless_unit(f: Fn, stride: str, count: str) -> str:
+    return f.select(f.cmp("eq", stride, 1), 0, count)
 
 
 def entry(cfg: Config) -> str:
