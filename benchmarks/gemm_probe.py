@@ -21,10 +21,10 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from aotgrad_runtime.loader import load_bytes
 
 from aotgrad.codegen import elf, gemm, llvm
 from aotgrad.codegen.target import Target
+from aotgrad_runtime.loader import load_bytes
 
 torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 SETS = {

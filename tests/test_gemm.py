@@ -9,11 +9,11 @@ import mmap
 
 import numpy as np
 import pytest
-from aotgrad_runtime.errors import AotgradTypeError
-from aotgrad_runtime.loader import load_bytes
 
 from aotgrad.codegen import elf, gemm, llvm
 from aotgrad.codegen.target import Target
+from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.loader import load_bytes
 
 NP = {"f32": np.float32, "f64": np.float64}
 LOWER = [n for n in ("x86-64", "x86-64-v3") if Target.native().arch == "x86_64" and Target.named(n).vector_bits < Target.native().vector_bits]

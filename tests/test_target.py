@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradValueError
 
 from aotgrad.codegen import llvm
 from aotgrad.codegen.target import _V3, _V4, Target, from_x86_flags
+from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradValueError
 
 NAMES = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64-linux-gnu", "native"]
 
