@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from aotgrad_runtime import loader
-from aotgrad_runtime.dtypes import DType
 
 from aotgrad.codegen import emit, kernel, kernel_spec, llvm
 from aotgrad.codegen.elf import link_shared
 from aotgrad.codegen.target import Target
 from aotgrad.ir import tensor_type
+from aotgrad_runtime import loader
+from aotgrad_runtime.dtypes import DType
 
 TARGET = Target.native()
 POLL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)

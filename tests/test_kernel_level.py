@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotgrad_runtime import loader
-from aotgrad_runtime.dtypes import bool_, float32, float64, int8, int32, int64
-from aotgrad_runtime.errors import AotgradError
 from kernel_tools import HOOK, POLL, TARGET, Ctx, call, load, simple_entry
 
 from aotgrad.codegen import emit, kernel, kernel_spec, llvm
 from aotgrad.codegen.elf import link_shared
 from aotgrad.ir import dims, tensor_type, walk
 from aotgrad.ir.core import Block, Op
+from aotgrad_runtime import loader
+from aotgrad_runtime.dtypes import bool_, float32, float64, int8, int32, int64
+from aotgrad_runtime.errors import AotgradError
 
 F64, I64, INDEX = kernel.register(float64), kernel.register(int64), kernel.register(None)
 
@@ -159,6 +159,19 @@ def test_nested_control_flow_with_results() -> None:
     assert list(out) == [0] + [steps(i) for i in range(1, 30)]
 
 
+def test_divisions_by_a_size_of_0_do_not_trap_where_no_loop_runs() -> None:
+    def build(f: kernel.Kernel) -> None:
+        kb, n, m = f.kb, f.sizes["n0"], f.sizes["n1"]
+        with kb.for_(0, n) as loop:
+            at = kb.add(kb.add(kb.div(m, n), kb.rem(m, n)), kb.floordiv(kb.sub(m, 5), n))  # all leave the loop
+            kb.store(kb.scalars().from_index(at, int64), f.outputs[0], loop.iv)
+
+    out = np.zeros(4, np.int64)
+    assert _run(build, [out], [0, 3], [], [int64])[0] == 0
+    assert _run(build, [out], [4, 3], [], [int64])[0] == 0
+    assert list(out) == [0 + 3 - 1] * 4
+
+
 def test_iteration_arguments_swap() -> None:
     def build(f: kernel.Kernel) -> None:
         kb, k = f.kb, f.kb.scalars()
@@ -252,6 +265,20 @@ def test_plain_c_form(passes: str) -> None:
     assert run(x.ctypes.data, 5, None, None, at) == 0
     assert (space[-8:] == 0xAB).all()
     assert run(x.ctypes.data, 5, a.ctypes.data, b.ctypes.data, None) == 4
+
+
+def test_outputs_not_wanted_have_room_of_their_own() -> None:
+    f = kernel.function("f", [float64], [float64] * 3, ["n"])
+    kb, k = f.kb, f.kb.scalars()
+    for out, factor in zip(f.outputs[:2], (2, 3)):
+        with kb.for_(0, f.sizes["n"]) as loop:
+            kb.store(k.mul(kb.load(f.inputs[0], loop.iv), k.const(factor, float64)), out, loop.iv)
+    with kb.for_(0, f.sizes["n"]) as loop:
+        kb.store(k.add(kb.load(f.outputs[0], loop.iv), kb.load(f.outputs[1], loop.iv)), f.outputs[2], loop.iv)
+    kb.ret()
+    x, out = np.arange(9.0), np.zeros(9)
+    assert call(load([f.func], [simple_entry(f, nullable=True)]), "f", [x, None, None, out], [9], workspace=512)[0] == 0
+    np.testing.assert_array_equal(out, 5 * x)
 
 
 @pytest.mark.parametrize("passes", ["none", "inline", "O1", "O2"])

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotgrad_runtime import loader
-from aotgrad_runtime.dtypes import bool_, float32, float64, int8, int32, int64
 from kernel_tools import TARGET, call, elementwise, load, simple_entry
 
 from aotgrad.codegen import kernel, kernel_spec, llvm
 from aotgrad.codegen.elf import link_shared
 from aotgrad.ir.printer import print_module
+from aotgrad_runtime import loader
+from aotgrad_runtime.dtypes import bool_, float32, float64, int8, int32, int64
 
 LOWER = ["--arith-expand", "--convert-vector-to-scf", "--convert-scf-to-cf", "--convert-vector-to-llvm", "--convert-math-to-llvm", "--expand-strided-metadata",
          "--finalize-memref-to-llvm", "--convert-arith-to-llvm", "--convert-index-to-llvm", "--convert-func-to-llvm",

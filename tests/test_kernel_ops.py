@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotgrad_runtime import dtypes
-from aotgrad_runtime.dtypes import as_dtype, bool_, float32, float64, int8, int32, int64, uint8
 from kernel_tools import call, elementwise, load, run_elementwise, simple_entry
 
 from aotgrad.codegen import kernel, vmath
 from aotgrad.ir import opdef, ops, tensor_type
+from aotgrad_runtime import dtypes
+from aotgrad_runtime.dtypes import as_dtype, bool_, float32, float64, int8, int32, int64, uint8
 
 assert ops  # importing it fills the registry
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 5e-324, 1e308, -2.5, 0.5])
@@ -144,6 +144,40 @@ def _converted(x: Any, source: Any, target: Any) -> Any:
         info = np.iinfo(wide)
         inside = (x > info.min - 1.0) & (x < -float(info.min))
         return np.where(inside, np.where(inside, x, 0), info.min).astype(wide).astype(target.np)
+
+
+@pytest.mark.parametrize("passes", ["none", "inline", "O2"])
+def test_casts_of_constants_are_not_undefined(passes: str) -> None:
+    """What LLVM folds has no processor to decide what a value out of range becomes."""
+    values = [float("nan"), 1e300, -1e300, 2.0**31, 2.0**63, -3.7]
+    f = kernel.function("f", [], [int32, int64], [])
+    k = f.kb.scalars()
+    for i, v in enumerate(values):
+        for dtype, out in zip((int32, int64), f.outputs):
+            f.kb.store(k.cast(k.const(v, float64), float64, dtype), out, i)
+    f.kb.ret()
+    a, b = np.zeros(6, np.int32), np.zeros(6, np.int64)
+    assert call(load([f.func], [simple_entry(f)], passes), "f", [a, b], [])[0] == 0
+    low, most = -2**31, -2**63
+    assert (list(a), list(b)) == ([low] * 5 + [-3], [most, most, most, 2**31, most, -3])
+
+
+def test_signed_and_unsigned_bytes_do_not_mix() -> None:
+    """Their types and constants are spelled alike."""
+    f = kernel.function("f", [int8, uint8], [int8, uint8, bool_], ["n"])
+    kb, k = f.kb, f.kb.scalars()
+    with kb.for_(0, f.sizes["n"]) as loop:
+        x, y = (kb.load(m, loop.iv) for m in f.inputs)
+        kb.store(k.max(x, k.const(3, x)), f.outputs[0], loop.iv)
+        kb.store(k.max(y, k.const(3, y)), f.outputs[1], loop.iv)
+        kb.store(k.logical("and", k.cmp("lt", x, k.const(3, x)), k.cmp("gt", y, k.const(3, y))), f.outputs[2], loop.iv)
+    kb.ret()
+    x = np.arange(-4, 6, dtype=np.int8)
+    outs = np.zeros(10, np.int8), np.zeros(10, np.uint8), np.zeros(10, bool)
+    assert call(load([f.func], [simple_entry(f)]), "f", [x, x.view(np.uint8), *outs], [10])[0] == 0
+    y = x.view(np.uint8)
+    for got, want in zip(outs, (np.maximum(x, 3), np.maximum(y, 3), (x < 3) & (y > 3))):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_where_scalars_meet_vectors_they_are_broadcast_once() -> None:
