@@ -1,0 +1,291 @@
+"""Faults that people reported against other systems, with right values by analysis: eager and compiled, reverse and forward mode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotgrad as ag
+
+F = Callable[..., Any]
+
+
+def gradients(f: F, *xs: Any) -> list[Any]:
+    """The gradient by every road: eager reverse, compiled reverse, eager forward, compiled forward."""
+    nums = tuple(range(len(xs)))
+    single = len(xs) == 1
+    reverse = ag.grad(f, argnums=0 if single else nums)
+    forward = ag.jacfwd(f, argnums=0 if single else nums)
+    return [reverse(*xs), ag.compile(reverse)(*xs), forward(*xs), ag.compile(forward)(*xs)]
+
+
+def expect(f: F, xs: Any, right: Any, tol: float = 1e-14) -> None:
+    xs = xs if isinstance(xs, tuple) else (xs,)
+    for got in gradients(f, *xs):
+        parts, wanted = (got, right) if len(xs) > 1 else ((got,), (right,))
+        for a, b in zip(parts, wanted):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b, float), rtol=tol, atol=tol)
+
+
+def a(*xs: float) -> Any:
+    return np.array(xs, float)
+
+
+def test_g01_masked_sqrt() -> None:
+    expect(lambda x: ag.sum(ag.where(x > 0, ag.sqrt(x), 0.0)), a(0, 4), [0, 0.25])
+
+
+def test_g02_untaken_side_undefined() -> None:
+    expect(lambda x: ag.where(x >= 0, x, ag.sqrt(-x)), 1.0, 1)
+
+
+def norm(x: Any) -> Any:
+    return ag.sqrt(ag.sum(x * x))
+
+
+def test_g03_norm_at_origin() -> None:
+    expect(norm, a(0, 0, 0), [0, 0, 0])
+
+
+def test_g04_hessian_of_squared_norm_at_origin() -> None:
+    f = ag.compile(ag.hessian(lambda x: norm(x) ** 2))
+    np.testing.assert_array_equal(f(a(0, 0)), 2 * np.eye(2))
+
+
+def test_g05_x_to_the_zero() -> None:
+    expect(lambda x: ag.sum(x ** 0.0), a(0, 1), [0, 0])
+
+
+def test_g06_zero_to_the_zero() -> None:
+    expect(lambda x, y: x ** y, (0.0, 0.0), (0, 0))
+
+
+def test_g07_five_derivatives_of_x4() -> None:
+    f: F = lambda x: x ** 4.0
+    values = []
+    for _ in range(5):
+        f = ag.grad(f)
+        values.append((float(f(0.0)), float(ag.compile(f)(0.0))))
+    assert values == [(0, 0), (0, 0), (0, 0), (24, 24), (0, 0)]
+
+
+def test_g08_abs_at_zero() -> None:
+    expect(lambda x: ag.sum(ag.abs(x)), a(0), [0])
+
+
+def test_g11_std_of_one_element() -> None:
+    expect(lambda x: ag.std(x, correction=0), a(-0.83), [0])
+    assert ag.std(a(-0.83), correction=0) == 0
+
+
+def test_g12_logsumexp_of_minus_inf() -> None:
+    f: F = lambda x: ag.logsumexp(x, dim=0)
+    x = a(-math.inf, -math.inf)
+    assert f(x) == -math.inf == ag.compile(f)(x)
+    expect(f, x, [0, 0])
+
+
+def test_g13_masked_logsumexp() -> None:
+    mask = np.array([True, False])
+    expect(lambda x: ag.logsumexp(ag.where(mask, x, -math.inf), dim=0), np.array([0, 100], np.float32), [1, 0])
+
+
+def test_g14_softmax_of_huge_values() -> None:
+    c = np.array([1, 2, 3], np.float32)
+    f: F = lambda x: ag.sum(ag.softmax(x, dim=0) * c)
+    x = np.array([1000, 1000, -1000], np.float32)
+    assert f(x) == 1.5 == ag.compile(f)(x)
+    expect(f, x, [-0.25, 0.25, 0])
+
+
+def test_g16_softplus_far_right() -> None:
+    x = np.float32(100)
+    naive: F = lambda v: ag.log(1 + ag.exp(v))
+    g = ag.compile(ag.value_and_grad(naive))(x)
+    assert (float(g[0]), float(g[1])) == (100, 1)
+    expect(lambda v: ag.softplus(v), x, 1)
+
+
+def test_g17_log1p_and_expm1_survive() -> None:
+    f: F = lambda x: ag.expm1(ag.log1p(x))
+    x = 1e-18
+    for g in (f, ag.compile(f)):
+        assert float(g(x)) / x == pytest.approx(1, rel=1e-15)
+    expect(f, x, 1)
+
+
+def test_g18_acos_at_the_end_of_its_domain() -> None:
+    expect(lambda x: ag.where(x < 1, ag.acos(x), 0.0), 1.0, 0)
+
+
+def test_g19_cumprod_with_a_zero() -> None:
+    expect(lambda x: ag.sum(ag.cumprod(x, dim=0)), a(2, 0, 3, 4), [1, 32, 0, 0])
+
+
+def test_g20_prod_with_one_zero() -> None:
+    expect(lambda x: ag.prod(x), a(0, 2, 3), [6, 0, 0])
+
+
+def test_g21_prod_of_one_zero_along_an_axis() -> None:
+    expect(lambda x: ag.prod(x, dim=0), a(0), [1])
+
+
+@pytest.mark.parametrize(("f", "right"), [
+    (lambda x: ag.relu(x), 0), (lambda x: ag.maximum(x, 0.0), 0.5), (lambda x: ag.clamp(x, min=0.0), 1), (lambda x: ag.where(x > 0, x, 0.0), 0)])
+def test_g22_spellings_of_max_x_0(f: F, right: float) -> None:
+    expect(lambda x: ag.sum(f(x)), a(0), [right])
+
+
+def test_g23_max_with_ties() -> None:
+    expect(lambda x: ag.amax(x), a(1, 1, 0), [0.5, 0.5, 0])
+    expect(lambda x: ag.max(x, dim=0)[0], a(1, 1, 0), [1, 0, 0])
+
+
+def test_g26_floor_round_sign() -> None:
+    f: F = lambda x: ag.sum(ag.floor(x) + ag.round(x) + ag.sign(x))
+    assert f(a(0.5, -1.2, 0)) == -3 == ag.compile(f)(a(0.5, -1.2, 0))
+    expect(f, a(0.5, -1.2, 0), [0, 0, 0])
+
+
+def test_g30_gather_with_repeated_indices() -> None:
+    c = a(0.2, 0.3)
+    expect(lambda x: ag.sum(x[np.array([0, 0])] * c), a(7.0), [0.5])
+
+
+def test_g33_in_place_add_to_a_column_of_a_copy() -> None:
+    def f(x: Any) -> Any:
+        return ag.sum(x.at[:, 0].add(ag.abs(x[:, 2])))
+
+    expect(f, np.ones((2, 3)), [[1, 1, 2], [1, 1, 2]])
+
+
+@pytest.mark.parametrize("op", [lambda x: ag.cumsum(x, dim=-1), lambda x: ag.cumprod(x, dim=-1)])
+def test_g34_running_ops_over_an_empty_axis(op: F) -> None:
+    f: F = lambda x: ag.sum(op(x))
+    assert f(np.zeros((2, 0))) == 0 == ag.compile(f)(np.zeros((2, 0)))
+    for g in gradients(f, np.zeros((2, 0))):
+        assert g.shape == (2, 0)
+
+
+def test_g35_matmul_with_batch_zero() -> None:
+    x = np.zeros((0, 3))
+    expect(lambda w: ag.sum(x @ w), np.ones((3, 2)), np.zeros((3, 2)))
+
+
+def test_g36_two_way_broadcast() -> None:
+    expect(lambda x, y: ag.sum(x + y), (np.ones((1, 3)), np.ones((2, 1))), ([[2, 2, 2]], [[3], [3]]))
+
+
+def test_g37_strided_numpy_input() -> None:
+    x = np.arange(125.0).reshape(5, 5, 5)[:, 1]
+    f: F = lambda v: v[4, 4] * 1.0
+    assert f(x) == 109 == ag.compile(f)(x)
+    np.testing.assert_array_equal(ag.compile(lambda v: v * 2)(x), x * 2)
+
+
+def test_g38_non_contiguous_cotangent() -> None:
+    c = np.arange(16.0).reshape(4, 4)
+    expect(lambda x: ag.sum(ag.transpose(ag.nn.functional.pad(x, (1, 1, 1, 1)), 0, 1) * c), np.ones((2, 2)), [[5, 9], [6, 10]])
+
+
+def test_g44_integer_argument_beside_a_float_one() -> None:
+    i = np.array([0, 2], np.int32)
+    g: F = ag.grad(lambda x, k: ag.sum(x[k]))
+    np.testing.assert_array_equal(g(a(1, 2, 3), i), [1, 0, 1])
+    np.testing.assert_array_equal(ag.compile(g)(a(1, 2, 3), i), [1, 0, 1])
+
+
+def test_g46_floating_point_state_of_the_caller() -> None:
+    f = ag.compile(lambda x: ag.exp(x).sum())
+    before = 1e-310 * float("1.0")
+    f(np.ones(100))
+    assert 1e-310 * float("1.0") == before == 1e-310
+
+
+def test_g47_chain_of_matrix_products() -> None:
+    x = (np.arange(9.0) + 1).reshape(3, 3) / 10
+    right = [[665.1294843, 676.0333647, 689.3886447], [664.2941619, 678.7774317, 693.3832716], [668.1865386, 683.1761934, 698.1950316]]
+    expect(lambda v: ag.sum((ag.prod(v) + v) @ (ag.sum(v) + v) @ (ag.sum(v) + v)), x, right, 1e-9)
+
+
+def test_g48_float64_by_default() -> None:
+    f: F = lambda x: x + 1e-12
+    for g in (f, ag.compile(f)):
+        out = g(1.0)
+        assert np.asarray(out).dtype == np.float64 and float(out) == 1.0 + 1e-12
+
+
+def test_g55_backward_twice() -> None:
+    x = ag.tensor(3.0, dtype=ag.float64, requires_grad=True)
+    y = x ** 2
+    y.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+    x.grad = None
+    y = x ** 2
+    y.backward(retain_graph=True)
+    y.backward()
+    assert float(x.grad) == 12
+
+
+def test_g59_loop_carried_write() -> None:
+    def f(t: Any) -> Any:
+        def step(e: Any, i: Any) -> Any:
+            return e.at[i + 1].set(0.5 * e[i] + t), None
+
+        return ag.scan(step, ag.zeros(4, dtype=ag.float64) + 0.0 * t, np.arange(3))[0][3]
+
+    g = ag.compile(ag.value_and_grad(f))
+    assert tuple(map(float, g(2.0))) == (3.5, 1.75)
+    assert tuple(map(float, ag.value_and_grad(f)(2.0))) == (3.5, 1.75)
+
+
+def test_g60_dead_indexing_goes() -> None:
+    def f(x: Any) -> Any:
+        for _ in range(128):
+            for _ in range(128):
+                x[0]
+        return x.sum() * 0.0
+
+    func = ag.compile(f).trace(np.zeros(128))
+    assert len(func.body.ops) < 10
+
+
+def test_g61_threads() -> None:
+    import threading
+
+    g = ag.compile(ag.grad(lambda x: ag.sum(ag.sin(x) * ag.exp(-x))))
+    inputs = [np.random.default_rng(k).normal(size=33) for k in range(8)]
+    right = [g(x) for x in inputs]
+    bad: list[int] = []
+
+    def work(k: int) -> None:
+        for _ in range(200):
+            if not np.array_equal(g(inputs[k]), right[k]):
+                bad.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert bad == []
+
+
+def test_g63_gradient_of_a_scan_that_updates_a_row_is_linear_in_its_length() -> None:
+    """Counted, not timed: the backward loop touches one row a step, so no buffer is copied inside it."""
+    def f(p: Any) -> Any:
+        def step(c: Any, i: Any) -> Any:
+            return c.at[i].set(c[i - 1]), None
+
+        return ag.scan(step, p, np.arange(1, 20))[0].sum()
+
+    p = np.ones((20, 2, 2))
+    right = np.zeros((20, 2, 2))
+    right[0] = 20
+    np.testing.assert_array_equal(ag.compile(ag.grad(f))(p), right)
+    np.testing.assert_array_equal(ag.grad(f)(p), right)
