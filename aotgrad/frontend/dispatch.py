@@ -213,6 +213,10 @@ def _numpy_result(out: Any, inputs: Sequence[Any]) -> Any:
 
 
 _SKIP = object()
+# Functions whose results show the memory of their first argument, as torch's and NumPy's do; all others give memory of their own.
+VIEWS = frozenset((
+    "getitem", "view", "flatten", "unsqueeze", "squeeze", "spread", "reorder", "swap", "movedim", "split", "chunk", "unbind", "narrow", "diagonal", "convert", "alias",
+    "to_float", "to_double", "to_int", "to_long", "to_bool"))
 
 
 def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> Any:
@@ -238,7 +242,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     trace.block.args = [trace.block.args[i] for i in order]
     func = substitute_func(Func(public.op.name, trace.block), trace.equal)
     structure = None if not isinstance(results, tuple) else type(results)
-    return Program(func, public.op.node_name), structure, dtypes
+    return Program(func, public.node_name, view=public.op.name in VIEWS), structure, dtypes
 
 
 def _number_arg(trace: Trace, dtypes: list[Any], slot: int, dtype: DType) -> Any:

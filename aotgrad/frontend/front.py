@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -120,55 +121,102 @@ def _broadcast(b: FrontBuilder, values: list[Value]) -> list[Value]:
     return [b.expand(v, target) for v in values]
 
 
+class _Layout:
+    """A signature in text, ``"sum(input, dim=None, *, dtype=None)"``, taken apart."""
+
+    __slots__ = ("defaults", "keywords", "positional", "required", "star")
+
+    def __init__(self, text: str) -> None:
+        self.positional: list[str] = []
+        self.keywords: list[str] = []
+        self.defaults: dict[str, Any] = {}
+        self.star: str | None = None
+        only = False
+        inside = text.partition("(")[2].rpartition(")")[0]
+        for part in filter(None, (p.strip() for p in inside.split(","))):
+            if part.startswith("*"):
+                only, self.star = True, part[1:] or self.star
+                continue
+            name, has, default = part.partition("=")
+            (self.keywords if only else self.positional).append(name)
+            if has:
+                self.defaults[name] = ast.literal_eval(default)
+        self.required = tuple(n for n in (*self.positional, *self.keywords) if n not in self.defaults)
+
+
 class Public:
     """A public function: its op, its signature, which parameters are arrays, and how arguments become ops."""
 
-    def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any) -> None:
-        self.op, self.name, self.canon = op, name, canon
-        self.signature = _parse(signature)
-        front = op.front
-        assert front is not None
-        names = list(self.signature.parameters)
-        count = 1 if op.variadic and not front.tensors else len(op.operands)
-        self.tensors = front.tensors or tuple(names[:count])
-        self.simple = canon is None and len(names) == len(op.operands)
-        self.star = next((n for n, p in self.signature.parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), None)
+    def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any, node_name: str | None = None) -> None:
+        self.op, self.name, self.canon, self.text = op, name, canon, signature
+        self.node_name = node_name or op.node_name
+
+    @functools.cached_property
+    def layout(self) -> _Layout:
+        """The parameters."""
+        return _Layout(self.text)
+
+    @functools.cached_property
+    def tensors(self) -> tuple[str, ...]:
+        """The parameters that are arrays."""
+        front, layout = self.op.front, self.layout
+        names = [*layout.positional, *([layout.star] if layout.star else []), *layout.keywords]
+        return (front.tensors if front else ()) or tuple(names[:1 if self.op.variadic else len(self.op.operands)])
+
+    @functools.cached_property
+    def star(self) -> str | None:
+        """The parameter that takes any number of arguments."""
+        return self.layout.star
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """For ``help`` and ``inspect``."""
+        kinds, layout = inspect.Parameter, self.layout
+        out = [kinds(n, kinds.POSITIONAL_OR_KEYWORD, default=layout.defaults.get(n, kinds.empty)) for n in layout.positional]
+        if layout.star:
+            out.append(kinds(layout.star, kinds.VAR_POSITIONAL))
+        out += [kinds(n, kinds.KEYWORD_ONLY, default=layout.defaults.get(n, kinds.empty)) for n in layout.keywords]
+        return inspect.Signature(out)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Arguments by parameter name; NumPy's spellings (axis, keepdims, ddof) are understood."""
-        if kwargs:
-            kwargs = {self._rename(k): v for k, v in kwargs.items()}
-            if kwargs.get("out", self) is None:
-                del kwargs["out"]
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise AotgradTypeError(f"{self.name}(): {error}; its signature is {self.name}{self.signature}") from None
-        return bound.arguments
+        layout = self.layout
+        names = layout.positional
+        bound: dict[str, Any] = dict(zip(names, args))
+        if len(args) > len(names):
+            if layout.star is None:
+                raise self._misfit(f"takes {len(names)} positional argument(s), {len(args)} were given")
+            bound[layout.star] = args[len(names):]
+        for key, value in kwargs.items():
+            name = self._rename(key)
+            if name == "out" and value is None and name not in layout.keywords:
+                continue
+            if name in bound:
+                raise self._misfit(f"got two values for {name!r}")
+            if name == layout.star:
+                value = (value,)
+            elif name not in names and name not in layout.keywords:
+                raise self._misfit(f"got an unexpected argument {key!r}")
+            bound[name] = value
+        if len(bound) < len(layout.required) or kwargs:
+            missing = [n for n in layout.required if n not in bound]
+            if missing:
+                raise self._misfit(f"needs {', '.join(missing)}")
+        return bound
+
+    def _misfit(self, what: str) -> AotgradTypeError:
+        return AotgradTypeError(f"{self.name}() {what}; its signature is {self.name}{self.signature}")
 
     def _rename(self, key: str) -> str:
-        if key in self.signature.parameters:
+        layout = self.layout
+        known = (*layout.positional, *layout.keywords, layout.star)
+        if key in known:
             return key
         new = _RENAMES.get(key, key)
-        if new not in self.signature.parameters and f"{new}s" in self.signature.parameters:
-            return f"{new}s"
-        if new == "dims" and "dim" in self.signature.parameters:
-            return "dim"
+        for name in (new, f"{new}s", new.removesuffix("s")):
+            if name in known:
+                return name
         return new
-
-
-def _parse(signature: str) -> inspect.Signature:
-    """``"sum(input, dim=None, *, dtype=None)"`` as a signature object."""
-    tree = ast.parse(f"def {signature}: pass").body[0]
-    assert isinstance(tree, ast.FunctionDef)
-    spec, out = tree.args, []
-    kinds = inspect.Parameter
-    defaults: list[Any] = [kinds.empty] * (len(spec.args) - len(spec.defaults)) + [ast.literal_eval(d) for d in spec.defaults]
-    out += [kinds(a.arg, kinds.POSITIONAL_OR_KEYWORD, default=d) for a, d in zip(spec.args, defaults)]
-    if spec.vararg:
-        out.append(kinds(spec.vararg.arg, kinds.VAR_POSITIONAL))
-    out += [kinds(a.arg, kinds.KEYWORD_ONLY, default=kinds.empty if d is None else ast.literal_eval(d)) for a, d in zip(spec.kwonlyargs, spec.kw_defaults)]
-    return inspect.Signature(out)
 
 
 def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> Any:
@@ -206,15 +254,16 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
 def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
     args: list[Any] = []
     keywords: dict[str, Any] = {}
-    for name, p in public.signature.parameters.items():
-        if name not in filled:
-            continue
-        if p.kind is inspect.Parameter.VAR_POSITIONAL:
-            args += filled[name]
-        elif p.kind is inspect.Parameter.KEYWORD_ONLY or len(args) < list(public.signature.parameters).index(name):
-            keywords[name] = filled[name]
-        else:
-            args.append(filled[name])
+    layout = public.layout
+    for i, name in enumerate(layout.positional):
+        if name in filled:
+            if len(args) == i:
+                args.append(filled[name])
+            else:
+                keywords[name] = filled[name]
+    if layout.star is not None and layout.star in filled:
+        args += filled[layout.star]
+    keywords.update((n, filled[n]) for n in layout.keywords if n in filled)
     return public.canon(b, *args, **keywords)
 
 

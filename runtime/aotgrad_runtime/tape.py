@@ -16,7 +16,7 @@ from .dtypes import DType
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
-    "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "Value", "VersionCell", "accumulate", "cell_of", "edge_of",
+    "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate", "cell_of", "edge_of",
     "edges_of", "extra_of", "installed", "node_extra_of",
 ]
 
@@ -80,13 +80,49 @@ class RemovableHandle:
         self.remove()
 
 
-class VersionCell:
-    """Counts in-place changes of one storage; all views of it share the cell."""
+class SavedArray:
+    """An array kept for a backward pass: as it was, whatever happens to its memory later."""
 
-    __slots__ = ("__weakref__", "version")
+    __slots__ = ("__weakref__", "data")
+
+    def __init__(self, data: Array) -> None:
+        self.data = data
+
+
+class VersionCell:
+    """Counts in-place changes of one storage; all views of it share the cell. It knows which arrays of the storage are saved, and copies them before a write."""
+
+    __slots__ = ("__weakref__", "_limit", "_saved", "version")
 
     def __init__(self, version: int = 0) -> None:
         self.version = version
+        self._saved: list[weakref.ref[SavedArray]] | None = None
+        self._limit = 16
+
+    def save(self, data: Array) -> SavedArray:
+        """``data``, an array of this storage, kept as it is now; several savers of one array share it."""
+        known = self._saved
+        if known is None:
+            known = self._saved = []
+        elif known:
+            last = known[-1]()
+            if last is not None and last.data is data:
+                return last
+            if len(known) >= self._limit:
+                known = self._saved = [r for r in known if r() is not None]
+                self._limit = max(16, 2 * len(known))
+        saved = SavedArray(data)
+        known.append(weakref.ref(saved))
+        return saved
+
+    def bump(self) -> None:
+        """Called before the memory changes: what is saved gets a copy of its own."""
+        self.version += 1
+        known, self._saved = self._saved, None
+        for ref in known or ():
+            saved = ref()
+            if saved is not None:
+                saved.data = saved.data.copy()
 
 
 class Extra:
@@ -430,13 +466,13 @@ def _owned(box: list[Any], like: Value) -> Any:
 
 
 def _add_in_place(grad: Value, ct: Value) -> None:
+    cell_of(grad).bump()
     if installed.add_into is not None:
         installed.add_into(grad, ct)
     elif grad._dtype.np.kind == "u" or not grad._data.flags.writeable:  # bfloat16 has no arithmetic in NumPy
         grad._data = np.array(installed.add(grad, ct)._data)
     else:
         np.add(grad._data, ct._data, out=grad._data)
-    cell_of(grad).version += 1
 
 
 def accumulate(variable: Any, box: list[Any]) -> None:

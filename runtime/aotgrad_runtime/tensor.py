@@ -303,7 +303,7 @@ class Tensor(Value):
         return 0 if extra is None or extra.cell is None else extra.cell.version
 
     def _bump_version(self) -> None:
-        tape.cell_of(self).version += 1
+        tape.cell_of(self).bump()
 
     @property
     def _base(self) -> Any:
