@@ -115,9 +115,11 @@ class Graph:
                 return self._load(how, tuple((0, ((d, 1),)) for d in range(len(nest.space)))), []
             assert v.op is not None
             return self._source(v, m) or (None, [(o, m) for o in v.op.operands])
+        op = v.op
+        if op is not None and plan.kind[op] == "idx":
+            return self._source(v, m) or (None, [])  # never from memory, where a writer may have been already
         if self.buffers.knows(v):
             return self._load(self.buffers.stored(v), m), []
-        op = v.op
         assert op is not None, "an argument without a place"
         kind = plan.kind[op]
         if kind == "view":
@@ -181,7 +183,7 @@ def const_of(op: Op, kb: KernelBuilder) -> Value:
         return k.const(np.asarray(op.attrs["value"]).reshape(-1)[0].item(), op.result.type.dtype)
     low = opdef.get(op.name).lower
     assert isinstance(low, opdef.Index)
-    return low.fn(k, op, ())  # type: ignore[no-any-return]
+    return low.fn(k, op, (0,) * op.result.type.rank)  # type: ignore[no-any-return]
 
 
 def heavy(nodes: Iterable[Node]) -> int:

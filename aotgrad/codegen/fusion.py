@@ -146,6 +146,7 @@ class Plan:
         self.claims: dict[Value, tuple[Value, int, DimLike]] = {}  # piece -> (concatenation, dim, start)
         self.over: dict[Value, Value] = {}  # result of a write -> the value whose buffer it continues
         self.memory: dict[Value, None] = {}  # values with a buffer of their own (or a part of another's)
+        self.memory_args: set[Value] = set()  # arguments that must be in memory
         self.touched: dict[Value, set[Item]] = {}  # values in memory -> items that write or read them
 
     @property
@@ -276,6 +277,8 @@ class _Analysis:
 
     def _argument(self, a: Value) -> None:
         plan, uses = self.plan, self.uses.get(a, [])
+        if any(isinstance(h, str) for _, h in uses):
+            plan.memory_args.add(a)
         writers = [item for item, how in uses if how == "inplace"]
         winner: Item | None = None
         if a in plan.donated and writers:
@@ -309,20 +312,14 @@ class _Analysis:
 
     def _view(self, op: Op, pos: int) -> None:
         v, src, view = op.result, op.operands[0], self.plan.views[op]
-        dense: list[tuple[Item, How]] = []
+        alias = op.name == "reshape"
+        self._split_copies(v, [u for u in self.uses[v] if u[1] == "inplace" or (not alias and u[1] in ("dense", "out"))], pos)
         for item, how in self.uses[v]:
-            if isinstance(how, tuple):
-                self._request(src, item, compose(view, src.type.shape, how))
-            elif how == "strided":
-                self._request(src, item, how)
-            elif op.name == "reshape" and how != "inplace":
-                self._request(src, item, "dense" if how == "dense" else how)
-            else:
-                dense.append((item, how))
-        if dense:
-            self._split_copies(v, dense, pos)
+            self._request(src, item, compose(view, src.type.shape, how) if isinstance(how, tuple) else how)
 
     def _split_copies(self, v: Value, uses: Sequence[tuple[Item, How]], pos: int) -> None:
+        """Readers that need memory of their own get copies, which read ``v`` through a map instead."""
+        self.uses[v] = [u for u in self.uses[v] if u not in uses]
         shared = [u for u in uses if u[1] != "inplace"]
         if shared:
             self._copy_for(v, shared, pos)
@@ -352,14 +349,9 @@ class _Analysis:
 
     def _alias(self, op: Op, pos: int) -> None:
         v, src = op.result, op.operands[0]
-        copies: list[tuple[Item, How]] = []
+        self._split_copies(v, [u for u in self.uses[v] if u[1] == "inplace"], pos)
         for item, how in self.uses[v]:
-            if how == "inplace":
-                copies.append((item, how))
-            else:
-                self._request(src, item, "out" if how == "out" else "dense")
-        if copies:
-            self._split_copies(v, copies, pos)
+            self._request(src, item, "out" if how == "out" else "dense")
 
     def _idx(self, op: Op, pos: int) -> None:
         # Read through a map it is computed on the spot; in memory each writer gets its own.

@@ -87,12 +87,20 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
 
     ``args``: where arguments are in memory; ``regs``: arguments of size 1 that are in registers.
     """
-    buffers = Buffers(plan, args, outs, work)
+    at = dict(args)
+    for a, x in (regs or {}).items():
+        if a in plan.memory_args and a not in at:
+            at[a] = dense(work.take(a.type.dtype, 1), a.type)
+            kb.store(x, at[a].store.mem, 0)
+    spilled = [at[a].store for a in regs or {} if a in at and a not in args]
+    buffers = Buffers(plan, at, outs, work)
     cx = Context(kb, module.target, plan, buffers, work, dict(regs or {}), module.report, module)
     for item in plan.items:
         buffers.enter(item)
         _emit(cx, item)
         buffers.leave(item)
+    for store in spilled:
+        work.give_back(store)
     end = Kern(-1, len(plan.ops), None)
     return [scalar_of(cx, end, plan.outputs[i]) for i in sorted(plan.registers)]
 

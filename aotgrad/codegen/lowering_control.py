@@ -51,6 +51,7 @@ class _Scan:
         self.plan = analyse(self.body, registers, {args[self.nc + j]: j for j in arrays})
         self.double = [j for j in arrays if j not in self.plan.in_place]
         self.arrays = arrays
+        self.copies: dict[int, Store] = {}
 
     def emit(self) -> None:
         """Buffers, the loop, and what is left to move after it."""
@@ -59,8 +60,8 @@ class _Scan:
         spare = {j: cx.work.take(op.results[j].type.dtype, op.results[j].type.size) for j in self.double}
         start = [scalar_of(cx, self.item, op.operands[self.nc + j]) for j in self.scalars]
         self.consts = {i: scalar_of(cx, self.item, op.operands[i]) for i in range(self.nc) if _one(op.operands[i])}
-        first = [self._dense_start(j) for j in self.double]
-        init = [*start, *(a.store.mem for a in first), *(s.mem for s in spare.values())]
+        first = {j: self._start(j) for j in self.double}
+        init = [*start, *(a.store.mem for a in first.values()), *(s.mem for s in spare.values())]
         with kb.for_(0, kb.dim(op.attrs["length"]), init=init, poll=_POLL) as lp:
             found = self._round(lp.iv, lp.args)
             kb.yield_(*found)
@@ -69,15 +70,20 @@ class _Scan:
             self._deliver(j, x)
         for j, mem in zip(self.double, lp.results[n:n + len(self.double)]):
             self._settle(j, mem)
-        for s in spare.values():
+        for s in (*spare.values(), *self.copies.values()):
             cx.work.give_back(s)
         cx.report.append({"kind": "scan", "length": str(op.attrs["length"]), "in place": len(self.plan.in_place), "double": len(self.double), "registers": len(self.scalars)})
 
-    def _dense_start(self, j: int) -> Access:
-        at = self.carry[j]
-        view = self.cx.kb.view  # a buffer of its own starts at 0; part of another one does not
-        assert at.base == 0 and at.strides == strides_of(self.op.results[j].type), view
-        return at
+    def _start(self, j: int) -> Access:
+        """The carry's own buffer where it begins at element 0 and is dense; else a copy in the workspace."""
+        at, v = self.carry[j], self.op.results[j]
+        if at.base == 0 and at.strides == strides_of(v.type):
+            return at
+        store = self.cx.work.take(v.type.dtype, v.type.size)
+        self.copies[j] = store
+        own = Access(store, 0, strides_of(v.type))
+        _copy(self.cx, v, at, own)
+        return own
 
     def _round(self, iv: Any, args: Sequence[Value]) -> list[Value]:
         cx, op, body = self.cx, self.op, self.body
@@ -139,9 +145,13 @@ class _Scan:
     def _settle(self, j: int, mem: Value) -> None:
         """After an odd number of rounds the carry is in the spare buffer."""
         cx, kb, v = self.cx, self.cx.kb, self.op.results[j]
+        source = Access(Store(mem, v.type.dtype, "work"), 0, strides_of(v.type))
+        if j in self.copies:
+            _copy(cx, v, source, self.carry[j])
+            return
         odd = kb.cmp("ne", kb.rem(kb.dim(self.op.attrs["length"]), 2), 0)
         with kb.if_(odd) as br, br.then():
-            _copy(cx, v, Access(Store(mem, v.type.dtype, "work"), 0, strides_of(v.type)), self.carry[j])
+            _copy(cx, v, source, self.carry[j])
 
 
 def scan(cx: Context, item: Kern, lower_block: Any) -> None:
