@@ -1,7 +1,8 @@
 """Trigonometric functions.
 
-Main path: k = round(x 2/pi), x - k pi/2 by three exact or error-free products. Arguments beyond LIMIT, where k no longer fits or the three parts of pi/2 no
-longer suffice, send the vector to a function that is never inlined and replaces just those lanes, so that a lane's value never depends on its neighbours."""
+Main path: k = round(x 2/pi), x - k pi/2 by three exact or error-free products. Beyond LIMIT k no longer fits or is itself so far off that r leaves the interval
+of the polynomials: such arguments send the vector to a function that is never inlined and replaces just those lanes, so that a lane's value never depends on
+its neighbours."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .explog import pick, round_scaled
 from .slow import SLOW, payne_hanek, per_lane
 
 Kernel = Callable[[Emitter, Val, Val, Val], Val]
-LIMIT = {"f64": 2.0**46, "f32": 2.0**20}
+LIMIT = {"f64": 2.0**46, "f32": 2.0**17}
 
 
 def reduce_pio2(b: Emitter, x: Val) -> tuple[Val, Val, Val]:
