@@ -62,7 +62,7 @@ class ScalarBuilder:
 
     def _same(self, *xs: Value) -> tuple[tuple[Value, ...], KType]:
         first = xs[0].type
-        if type(first) is KType and all([x.type is first for x in xs]):
+        if type(first) is KType and [x.type is first for x in xs].count(False) == 0:
             return xs, first
         types = [as_ktype(x.type) for x in xs]
         wide = max(t.lanes for t in types)
