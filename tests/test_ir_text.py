@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -141,6 +142,48 @@ def test_damaged_text_never_crashes(data):
         return
     for f in funcs:  # the damage was harmless: what was read still round-trips
         assert print_func(parse_func(print_func(f, locs=True)), locs=True) == print_func(f, locs=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_shuffled_tokens_never_crash(data):
+    path = HERE / data.draw(st.sampled_from(["cond_in_scan.mlir", "constants_inline.mlir", "pass_through.mlir"]))
+    tokens = re.findall(r'"(?:[^"\\]|\\.)*"|[\w.%#!^]+|\s+|.', body_of(path))
+    i, j = data.draw(st.integers(0, len(tokens) - 1)), data.draw(st.integers(0, len(tokens) - 1))
+    how = data.draw(st.sampled_from(["swap", "delete", "double", "copy"]))
+    if how == "swap":
+        tokens[i], tokens[j] = tokens[j], tokens[i]
+    elif how == "copy":
+        tokens[i] = tokens[j]
+    else:
+        tokens[i:i + 1] = [] if how == "delete" else [tokens[i]] * 2
+    try:
+        for f in parse_module("".join(tokens)):
+            verify(f)
+    except AotgradError:
+        pass
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    ("1" * 5000 + " : i64", "integer string conversion|4300"), ("#ag.int<x>", "#ag.int|invalid literal"), ("#ag.complex<1.0>", "two numbers"),
+    ("#ag.complex<a, b>", "could not convert"),
+    ("#ag.dim<n +>", "not understood"), ("#ag.dim<" + "9" * 100 + ">", "not understood"), ("#ag.layout<[1, 1]>", "not an order"), ("#ag.layout<[0 1]>", "."),
+    ("#ag.layout<[0], blocks = [[3, 2]]>", "blocks"), ("dense<1.0> : tensor<1000000000000xf64>", "write ag.full"), ("dense<[1.0, x]> : tensor<2xf64>", "'x'"),
+    ("dense<[300]> : tensor<1xui8>", "'300'"), ("dense<[[1.0], [2.0, 3.0]]> : tensor<3xf64>", "needs shape"), ('dense<"0x00"> : tensor<1xf64>', "does not hold"),
+    ("dense<1.0> : tensor<?xf64>", "static"), ("dense<1.0> : tensor<2xf8>", "f8"), ('"a\\q"', "escape"), ('"\\FF"', "UTF-8"),
+    ("[" * 3000 + "]" * 3000, "too deeply"), ("f65", "f65"),
+    ("@name", "no meaning at tensor level"), ("3 : i32", "no meaning at tensor level"), ("() -> ()", "no meaning"), ("0x10", "hex"),
+    ("0x1FFFFFFFFFFFFFFFF : f64", "more bits"),
+    ("array<i64: 1>", "no meaning"), ("#arith.fastmath<none>", "no meaning"),
+])
+def test_bad_attribute_values(value, message):
+    with pytest.raises(AotgradError, match=message):
+        parse_func(f'"func.func"() <{{function_type = () -> (), sym_name = "f"}}> ({{\n"func.return"() : () -> ()\n}}) {{v = {value}}} : () -> ()')
+
+
+def test_text_must_be_text():
+    with pytest.raises(TypeError, match="decode bytes"):
+        parse_module(b"")
 
 
 # ---- every op, every sample, its derivative -------------------------------------------------------------------------------------

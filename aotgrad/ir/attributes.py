@@ -7,6 +7,7 @@ Kernel level: ``Raw`` text stands for itself, and a few attributes of MLIR's ops
 from __future__ import annotations
 
 import functools
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 INLINE_ELEMENTS: Final = 16  # larger constant arrays print as the hex of their bytes
+MAX_SPLAT: Final = 1 << 24  # a few characters of text must not take gigabytes
 
 
 class Raw(str):
@@ -236,7 +238,9 @@ def dense_from_text(body: str, shaped: str) -> tuple[Any, bool]:
         return _from_hex(body[3:-1], shape, dtype), False
     leaves = re.findall(r"\([^()]*\)|[^\s,\[\]]+", body)
     splat = len(leaves) == 1 and not body.startswith("[")
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
+    if splat and count > MAX_SPLAT:
+        raise AotgradValueError(f"dense<{body}> : {shaped} stands for {count} elements; write ag.full")
     if not splat and (len(leaves) != count or (count and _shape_of(body) != shape)):
         raise AotgradValueError(f"dense<...> holds elements of shape {_shape_of(body)}, its type {shaped} needs shape {shape}")
     flat = np.array([_read_element(t, dtype) for t in leaves], dtype.np)
@@ -295,7 +299,7 @@ def _from_hex(digits: str, shape: tuple[int, ...], dtype: DType) -> Any:
         data = bytes.fromhex(digits)
     except ValueError:
         data = b"\0" * (dtype.itemsize + 1)
-    if len(data) != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
+    if len(data) != dtype.itemsize * math.prod(shape):
         raise AotgradValueError(f"dense hex of {len(digits)} digits does not hold {shape} elements of {dtype.mlir}")
     out = np.frombuffer(data, dtype.np.newbyteorder("<")).astype(dtype.np).reshape(shape)
     out.setflags(write=False)

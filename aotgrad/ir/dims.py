@@ -512,7 +512,7 @@ class _Reader:
             self.need(")")
             return _CALLS[token](a, b)
         if token.isdecimal():
-            return int(token)
+            return int(token) if len(token) < 40 else self.fail()
         if not token.isidentifier():
             self.fail()
         return symbol(token)

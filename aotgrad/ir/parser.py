@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from aotgrad_runtime.dtypes import from_mlir
-from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
 from . import opdef
 from . import ops as _ops  # noqa: F401  (fills the op registry)
@@ -65,6 +65,8 @@ def parse_module(text: str, file: str = "<text>") -> list[Func]:
     >>> print_module(parse_module(text)) == text
     True
     """
+    if not isinstance(text, str):
+        raise AotgradTypeError(f"text must be a str, not {type(text).__name__}; decode bytes first")
     parser, actions = _parser()
     with _LOCK:
         actions.reset(file)
@@ -72,6 +74,8 @@ def parse_module(text: str, file: str = "<text>") -> list[Func]:
             found = parser.parse(text)
         except _lark().UnexpectedInput as error:
             raise _syntax_error(error, text, file) from None
+        except RecursionError:
+            raise ParseError(f"{file}: attributes are nested too deeply") from None
         finally:
             actions.reset("")
     funcs: list[Func] = [f for item in found for f in (item if isinstance(item, list) else [item])]
@@ -176,7 +180,7 @@ class _Actions:
             return fn(*args)
         except ParseError:
             raise
-        except AotgradError as error:
+        except (AotgradError, ValueError, OverflowError) as error:  # ValueError: int() of thousands of digits
             self.fail(token, str(error))
 
     # Names ---------------------------------------------------------------------------------------------------------------------
@@ -244,12 +248,16 @@ class _Actions:
         results, token, operands, properties, regions, attributes, (in_types, out_types), loc = c
         name = self.guard(token, unquote, str(token))
         if name == "func.func":
+            if results or operands or in_types or out_types:
+                self.fail(token, '"func.func" has neither operands nor results')
             return self.function(token, properties or {}, regions or [], attributes or {})
         if name == "builtin.module":
             return [f for r in regions or () for f in r.funcs]
         values = [self.lookup(t) for t in operands] if operands else []
         self.check_types(token, name, "operand", [v.type for v in values], in_types)
         if name in _ENDS:
+            if results or regions or properties or attributes or out_types:
+                self.fail(token, f"{name} ends a region and has operands only")
             return _End(name, values, token)
         attrs = {**(properties or {}), **(attributes or {})}
         blocks = self.blocks(token, name, regions) if regions else ()
@@ -301,9 +309,9 @@ class _Actions:
             return
         at = 0
         for ssa, count in results:
-            n = 1 if count is None else int(count)
+            n = 1 if count is None else self.guard(count, int, str(count))
             mine = op.results[at:at + n]
-            if len(mine) != n:
+            if len(mine) != n or n < 1:
                 self.fail(ssa, f"{op.name} has {len(op.results)} result(s), more are named")
             if n == 1:
                 self.define(ssa, str(ssa), mine[0])
@@ -384,7 +392,7 @@ class _Actions:
         return c[0], c[1] if len(c) > 1 else None
 
     def loc(self, c: list[Any]) -> Loc:
-        return Loc(self.guard(c[0], unquote, str(c[0])), int(c[1]))
+        return Loc(self.guard(c[0], unquote, str(c[0])), self.guard(c[1], int, str(c[1])))
 
     def no_loc(self, c: list[Any]) -> None:
         return None
@@ -392,7 +400,7 @@ class _Actions:
     # Attributes ------------------------------------------------------------------------------------------------------------------
 
     def integer(self, c: list[Any]) -> Any:
-        value = int(c[0])
+        value = self.guard(c[0], int, str(c[0]))
         return value if c[1] is None or c[1] == "i64" else _Typed(value, str(c[0]), str(c[1]))
 
     def real(self, c: list[Any]) -> Any:

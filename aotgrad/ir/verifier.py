@@ -243,8 +243,8 @@ def _wrong_type(t: Any) -> str | None:
     for d in t.shape:
         if isinstance(d, bool) or not isinstance(d, (int, dims.Dim)):
             return f"size {d!r} is neither an int nor a Dim"
-        if isinstance(d, int) and d < 0:
-            return f"size {d} of {t} is negative"
+        if isinstance(d, int) and not 0 <= d < 2**63:
+            return f"size {d} of {t} is {'negative' if d < 0 else 'beyond 63 bits'}"
     if t.layout is not None and sorted(t.layout.order) != list(range(t.rank)):
         return f"layout order {list(t.layout.order)} is not an order of the {t.rank} dims of {t}"
     return None
