@@ -12,6 +12,7 @@ from ..target import Target
 from .entry import Entry, Gemm, entry_text
 from .function import FunctionEmitter, ModuleState
 from .ops import TABLE
+from .pieces import LONG, define_in_pieces
 
 __all__ = ["TABLE", "Entry", "Gemm", "gemm_dtypes", "module"]
 
@@ -63,8 +64,8 @@ end:
 """
 
 
-def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target) -> str:
-    """The LLVM module of kernel-level ``funcs`` with the symbols of each ``entry``; everything else is internal.
+def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target, extra: Sequence[str] = ()) -> str:
+    """The LLVM module of kernel-level ``funcs`` with the symbols of each ``entry``; everything else is internal. ``extra``: further definitions, as text.
 
     It refers to ``ag_gemm_*`` where the kernels do (see ``gemm_dtypes``) and to nothing else: compile it with ``llvm.compile_object(text, target, passes="inline")``.
     Raises ``AotgradValueError`` for an entry whose kernel is missing or has another signature, ``AotgradNotImplementedError`` for an op without a form.
@@ -80,7 +81,8 @@ def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target
         status = len(f.outputs) == 1 and str(f.outputs[0].type) == "i32"
         if len(f.outputs) > 1:
             raise AotgradTypeError(f"kernel function {f.name} gives {len(f.outputs)} values; one or none can be returned")
-        bodies.append(FunctionEmitter(state, status, TABLE).define(f))
+        long = status and len(f.body.ops) > LONG
+        bodies.append(define_in_pieces(state, f, TABLE) if long else FunctionEmitter(state, status, TABLE).define(f))
     for e in entries:
         bodies += entry_text(e, state)
     memory = _MEMORY if any(e.c_abi for e in entries) else ""
@@ -89,7 +91,7 @@ def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target
     simd = vmath.module_text(state.vfuncs.values()) if state.vfuncs else ""
     known = set(simd.splitlines()) if simd else set()
     declares = [line for line in state.declares if line not in known]
-    return "\n".join([f'target triple = "{target.triple}"', *declares, simd, *bodies, *state.thunks.values(), memory, attributes, ""])
+    return "\n".join([f'target triple = "{target.triple}"', *declares, simd, *bodies, *state.thunks.values(), memory, *extra, attributes, ""])
 
 
 def gemm_dtypes(funcs: Sequence[Func]) -> frozenset[str]:

@@ -37,6 +37,7 @@ class Entry:
     ``workspace``: bytes the kernel uses, to which NAME_workspace adds the scratch of ``gemms`` (which share one region, at ``workspace`` rounded up to 64) and
     room for outputs that are not wanted (``nullable``). ``guards``: (left, right, location id), equal or the call returns 1 with info (location, left, right).
     ``c_abi``: also ``int32_t NAME(inputs…, sizes…, outputs…, void *workspace)``; the form on ``ag_call`` is then NAME_call, and outputs may be NULL.
+    ``plain``: the name of a C form of what is built for others (``plain_c``), beside the form on ``ag_call``, which stays as it is.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Entry:
     c_abi: bool = False
     nullable: bool = False
     gemms: tuple[Gemm, ...] = ()
+    plain: str | None = None
 
     @property
     def exports(self) -> tuple[str, ...]:
@@ -61,7 +63,7 @@ class Entry:
         return self.c_abi or self.nullable
 
 
-class _Sizes(FunctionEmitter):
+class Sizes(FunctionEmitter):
     """Arithmetic over the size symbols, as text."""
 
     def __init__(self, state: ModuleState, symbols: Sequence[str]) -> None:
@@ -104,10 +106,12 @@ def _round(size: DimLike) -> DimLike:
 def entry_text(entry: Entry, state: ModuleState) -> list[str]:
     """Definitions of all symbols of an entry."""
     out = [_call(entry, state), _workspace(entry, state), _shapes(entry, state)]
+    if entry.plain is not None:
+        out += [_plain_run(entry, state), _plain_workspace(entry, state)]
     return [*out, _c_form(entry)] if entry.c_abi else out
 
 
-def _scratch(e: _Sizes, entry: Entry) -> str:
+def _scratch(e: Sizes, entry: Entry) -> str:
     """Bytes of workspace and GEMM scratch: where redirected outputs begin."""
     total, most = e.dim(_round(entry.workspace)), ""
     for g in entry.gemms:
@@ -121,7 +125,7 @@ def _scratch(e: _Sizes, entry: Entry) -> str:
 
 
 def _call(entry: Entry, state: ModuleState) -> str:
-    e = _Sizes(state, entry.symbols)
+    e = Sizes(state, entry.symbols)
     ptrs = e.put("load ptr, ptr %call, align 8")
     e.read(e.put(f"load ptr, ptr {e.offset('%call', 8)}, align 8") if entry.symbols else "null")
     for left, right, location in entry.guards:
@@ -139,7 +143,7 @@ def _call(entry: Entry, state: ModuleState) -> str:
     return "\n".join([f"define i32 @{name}(ptr %call) #0 {{", "entry:", *e.entry, *e.lines, f"  ret i32 {status}", "}"])
 
 
-def _guard(e: _Sizes, left: DimLike, right: DimLike, location: int) -> None:
+def _guard(e: Sizes, left: DimLike, right: DimLike, location: int) -> None:
     a, b = e.dim(left), e.dim(right)
     fail, on = e.labels("fail", "on")
     e.branch(e.put(f"icmp eq i64 {a}, {b}"), on, fail)
@@ -150,7 +154,7 @@ def _guard(e: _Sizes, left: DimLike, right: DimLike, location: int) -> None:
     e.block(on)
 
 
-def _need_workspace(e: _Sizes, entry: Entry, workspace: str) -> None:
+def _need_workspace(e: Sizes, entry: Entry, workspace: str) -> None:
     """A C caller that passes NULL where bytes are needed gets "no memory" instead of a crash."""
     look, fail, on = e.labels("look", "fail", "on")
     e.branch(e.put(f"icmp eq ptr {workspace}, null"), look, on)
@@ -163,7 +167,7 @@ def _need_workspace(e: _Sizes, entry: Entry, workspace: str) -> None:
     e.block(on)
 
 
-def _redirect(e: _Sizes, entry: Entry, pointers: list[str], workspace: str) -> None:
+def _redirect(e: Sizes, entry: Entry, pointers: list[str], workspace: str) -> None:
     """Outputs that are NULL write into the workspace, each to a place of its own."""
     first = len(entry.inputs)
     missing = [e.put(f"icmp eq ptr {pointers[first + i]}, null") for i in range(len(entry.outputs))]
@@ -176,7 +180,7 @@ def _redirect(e: _Sizes, entry: Entry, pointers: list[str], workspace: str) -> N
 
 
 def _workspace(entry: Entry, state: ModuleState) -> str:
-    e = _Sizes(state, entry.symbols)
+    e = Sizes(state, entry.symbols)
     e.read("%sizes")
     total = _scratch(e, entry)
     if entry.redirects:
@@ -186,7 +190,7 @@ def _workspace(entry: Entry, state: ModuleState) -> str:
 
 
 def _shapes(entry: Entry, state: ModuleState) -> str:
-    e = _Sizes(state, entry.symbols)
+    e = Sizes(state, entry.symbols)
     e.read("%sizes")
     for i, d in enumerate(d for t in entry.outputs for d in t.shape):
         value = e.dim(d)
@@ -212,3 +216,83 @@ def _stores(base: str, stem: str, values: Sequence[str]) -> list[str]:
     for i, v in enumerate(values):
         out += [f"  %{stem}{i} = getelementptr i8, ptr {base}, i64 {8 * i}", f"  store {v}, ptr %{stem}{i}, align 8"]
     return out
+
+
+# ---- the C form of libraries: int32_t PLAIN(inputs…, int64_t sizes…, outputs…, void *workspace), int64_t PLAIN_workspace(int64_t sizes…) -----------------
+
+SMALL = 256  # outputs up to so many bytes that are not wanted are written to the stack, so they ask for no workspace
+
+
+class _Plain(Sizes):
+    """A function whose sizes are parameters; ``sizes`` is the array of them that the form on ``ag_call`` reads."""
+
+    def __init__(self, entry: Entry, state: ModuleState) -> None:
+        super().__init__(state, entry.symbols)
+        self.plain = entry
+        self.params = [f"%n{i}" for i in range(len(entry.symbols))]
+        self.names.update(zip(self._scratch.args, self.params))
+        self.sizes = self.array("i64", self.params)
+
+    def array(self, kind: str, values: Sequence[str], size: int = 0) -> str:
+        """A small array on the stack."""
+        at = self.alloca(f"[{max(len(values), size, 1)} x {kind}]", 8)
+        for i, v in enumerate(values):
+            self.lines.append(f"  store {kind} {v}, ptr {self.offset(at, 8 * i)}, align 8")
+        return at
+
+    def base(self) -> str:
+        """Bytes of workspace of the kernel, rounded up."""
+        return self.put(f"and i64 {self.add(self.put(f'call i64 @{self.plain.name}_workspace(ptr {self.sizes})'), str(ALIGN - 1))}, {-ALIGN}")
+
+
+def _is_small(t: TensorType) -> bool:
+    return isinstance(t.size, int) and t.size * t.dtype.itemsize <= SMALL
+
+
+def _plain_workspace(entry: Entry, state: ModuleState) -> str:
+    """Room for the kernel, for outputs that are not wanted, and for aligning the block."""
+    e = _Plain(entry, state)
+    total = e.base()
+    for t in entry.outputs:
+        if not _is_small(t):
+            total = e.add(total, e.bytes_of(t))
+    none, padded = e.put(f"icmp eq i64 {total}, 0"), e.add(total, str(ALIGN - 1))
+    result = e.put(f"select i1 {none}, i64 0, i64 {padded}")
+    params = ", ".join(f"i64 {p}" for p in e.params)
+    return "\n".join([f"define i64 @{entry.plain}_workspace({params}) #0 {{", "entry:", *e.entry, *e.lines, f"  ret i64 {result}", "}"])
+
+
+def _plain_run(entry: Entry, state: ModuleState) -> str:
+    e = _Plain(entry, state)
+    ins, outs = [f"%in{i}" for i in range(len(entry.inputs))], [f"%out{i}" for i in range(len(entry.outputs))]
+    for p in e.params:
+        _leave_if(e, e.put(f"icmp slt i64 {p}, 0"), 1)
+    base = e.base()
+    missing = [e.put(f"icmp eq ptr {o}, null") for o in outs]
+    need = e.put(f"icmp ne i64 {base}, 0")
+    for m, t in zip(missing, entry.outputs):
+        if not _is_small(t):
+            need = e.put(f"or i1 {need}, {m}")
+    _leave_if(e, e.put(f"and i1 {need}, {e.put('icmp eq ptr %workspace, null')}"), 4)
+    address = e.put("ptrtoint ptr %workspace to i64")
+    aligned = e.put(f"inttoptr i64 {e.put(f'and i64 {e.add(address, str(ALIGN - 1))}, {-ALIGN}')} to ptr")
+    at, places = base, []
+    for o, m, t in zip(outs, missing, entry.outputs):
+        if _is_small(t):
+            place = e.alloca(f"[{SMALL} x i8]")
+        else:
+            place = e.put(f"getelementptr i8, ptr {aligned}, i64 {at}")
+            at = e.add(at, e.bytes_of(t))
+        places.append(e.put(f"select i1 {m}, ptr {place}, ptr {o}"))
+    call = e.array("ptr", [e.array("ptr", [*ins, *places]), e.sizes, aligned, "null"], 8)
+    status = e.put(f"call i32 @{entry.name}(ptr {call})")
+    params = [*(f"ptr {p}" for p in ins), *(f"i64 {p}" for p in e.params), *(f"ptr {p}" for p in outs), "ptr %workspace"]
+    return "\n".join([f"define i32 @{entry.plain}({', '.join(params)}) #0 {{", "entry:", *e.entry, *e.lines, f"  ret i32 {status}", "}"])
+
+
+def _leave_if(e: Sizes, condition: str, code: int) -> None:
+    stop, on = e.labels("stop", "on")
+    e.branch(condition, stop, on)
+    e.block(stop)
+    e.lines.append(f"  ret i32 {code}")
+    e.block(on)

@@ -255,9 +255,9 @@ class FunctionEmitter:
             self.lines += ["interrupted:", f"  ret i32 {INTERRUPTED}"]
         tiny = " alwaysinline" if len(func.body.ops) <= TINY and not any(op.regions for op in func.body.ops) else ""
         head = f"define internal {returns} @{inner_name(func.name)}({', '.join([*params, 'ptr %call'])}){tiny} #0 {{"
-        return "\n".join([head, "entry:", *self.entry, *self._context(), *self.lines, "}"])
+        return "\n".join([head, "entry:", *self.entry, *self.context(), *self.lines, "}"])
 
-    def _context(self) -> list[str]:
+    def context(self) -> list[str]:
         """Reads ctx, and its poll, once at the start; jumps on to the body under the label the body believes it starts in."""
         if not self.uses_ctx:
             return []
