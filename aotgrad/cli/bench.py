@@ -25,7 +25,7 @@ def environment(threads: int = 1) -> dict[str, str]:
     env.update(_WARM)
     env.update(dict.fromkeys(_THREADS, str(threads)))
     env["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'false' if threads == 1 else 'true'} intra_op_parallelism_threads={threads}"
-    env["JAX_PLATFORMS"], env["JAX_ENABLE_X64"] = "cpu", "1"
+    env["JAX_PLATFORMS"], env["JAX_ENABLE_X64"], env["NPROC"] = "cpu", "1", str(threads)
     return env
 
 

@@ -1,0 +1,77 @@
+"""First calls, calls from the cache in a new process, imports: wall-clock seconds of whole processes, several times each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from ..harness import Bench
+
+REPEATS = 7
+_HEAD = """
+import sys, time
+import numpy as np
+import aotgrad as ag
+"""
+# Each prints seconds. The same file runs twice against one cache folder: first it compiles, then it loads.
+_CALLS = {
+    "rosenbrock": (
+        "from benchmarks.workloads.rosenbrock import function\nargs = (np.array([-1.2, 1.0]),)\nf = ag.compile(ag.value_and_grad(function))\n", 0.15),
+    "mlp step": (
+        "from aotgrad.demo.data import digits, one_hot\nfrom aotgrad.demo.models import initial\nfrom benchmarks.workloads.mlp import step as f\n"
+        "images, labels = digits()\nargs = (initial(), images[:128], one_hot(labels[:128]))\n", 0.6),
+}
+_TIMED = "start = time.perf_counter()\nf(*args)\nprint(time.perf_counter() - start)\n"
+_CACHED_LIMIT, _EAGER_LIMIT, _IMPORT_LIMIT = 0.015, 0.030, 0.15
+_EAGER = """
+import aotgrad.codegen.llvm as door
+door.binding()
+x = ag.tensor(np.linspace(0.1, 1.0, 100))
+start = time.perf_counter()
+ag.{op}(x)
+print(time.perf_counter() - start)
+"""
+_IMPORT = "import time\nimport numpy\nstart = time.perf_counter()\nimport {module}\nprint(time.perf_counter() - start)\n"
+
+
+def run(bench: Bench) -> None:
+    """Compiled functions, eager operations, imports."""
+    repeats = 2 if bench.quick else REPEATS
+    for name, (setup, limit) in _CALLS.items():
+        first, again = [], []
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                first.append(_python(_HEAD + setup + _TIMED, folder))
+                again.append(_python(_HEAD + setup + _TIMED, folder))
+        _report(bench, f"first call, {name}", first, limit, "llvmlite's import included")
+        _report(bench, f"first call in a new process, from the cache, {name}", again, _CACHED_LIMIT, "")
+    for op in ("exp", "tanh", "sum"):
+        with tempfile.TemporaryDirectory() as folder:
+            _report(bench, f"eager, first use of {op} ever", [_python(_HEAD + _EAGER.format(op=op), folder)], _EAGER_LIMIT, "llvmlite's import not included")
+            again = [_python(_HEAD + _EAGER.format(op=op), folder) for _ in range(repeats)]
+            bench.fact(f"eager, first use of {op} in a new process", float(np.median(again)), "s", f"{min(again):.4f} to {max(again):.4f}")
+    with tempfile.TemporaryDirectory() as folder:
+        times = [_python(_IMPORT.format(module="aotgrad"), folder) for _ in range(2 * repeats)]
+        _report(bench, "import aotgrad, over import numpy", times, _IMPORT_LIMIT, "")
+        for module in ("aotgrad_runtime", "llvmlite.binding", "lark"):
+            times = [_python(_IMPORT.format(module=module), folder) for _ in range(repeats)]
+            bench.fact(f"import {module}, over import numpy", float(np.median(times)), "s", f"{min(times):.4f} to {max(times):.4f}")
+
+
+def _report(bench: Bench, what: str, times: list[float], limit: float, note: str) -> None:
+    value = float(np.median(times))
+    bench.fact(what, value, "s", "; ".join(x for x in (f"{min(times):.4f} to {max(times):.4f} in {len(times)} processes", note) if x))
+    bench.target(what, value, limit, unit="s")
+
+
+def _python(code: str, cache: str) -> float:
+    env: dict[str, Any] = {**os.environ, "AOTGRAD_CACHE_DIR": cache}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=120)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return float(done.stdout.split()[-1])
