@@ -28,7 +28,7 @@ from . import anomaly, eager, kernels, sources
 from .program import Program, Pullback
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import as_value, unwrap_error
-from .trace import Trace, Traced, TracedArray, TracedTensor, current, tracing
+from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, tracing
 
 __all__ = ["Options", "compile"]
 
@@ -116,14 +116,6 @@ class Variant:
 _TRACED = object()
 
 
-class _NeedStatic(AotgradTypeError):
-    """A traced integer argument was used as a Python number: the trace starts again with its value fixed."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__("an integer argument is used as a Python number")
-        self.index = index
-
-
 def _identifier(path: str) -> str:
     text = "".join(c if c.isalnum() or c == "_" else "_" for c in path)
     return text if text[:1].isalpha() or text[:1] == "_" else f"a{text}"
@@ -142,15 +134,17 @@ class CompiledProgram(Program):
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         found = self._vjps.get((active, present))
         if found is None:
-            plain = super().pullback(active, present)
-            compiled = CompiledProgram(plain.program.func, self.name, *self.options)
+            with kernels.collector_paused():
+                plain = super().pullback(active, present)
+                compiled = CompiledProgram(standard(plain.program.func), self.name, *self.options)
             found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs)
         return found
 
     def pushforward(self, active: tuple[bool, ...]) -> Program:
         found = self._jvps.get(active)
         if found is None:
-            found = self._jvps[active] = CompiledProgram(super().pushforward(active).func, self.name, *self.options)
+            with kernels.collector_paused():
+                found = self._jvps[active] = CompiledProgram(standard(super().pushforward(active).func), self.name, *self.options)
         return found
 
 
@@ -232,9 +226,10 @@ class State:
                 return variant, False
         while True:
             try:
-                variant = self.trace(leaves, tree, static | forced)
+                with kernels.collector_paused():
+                    variant = self.trace(leaves, tree, static | forced)
                 break
-            except _NeedStatic as need:
+            except NeedStatic as need:
                 forced = forced | {need.index}
                 self.forced[base] = forced
                 key = (base, tuple(leaves[i] for i in sorted(forced)))
@@ -293,7 +288,8 @@ class State:
         """The compiled program of a variant, built at first need."""
         if variant.program is None:
             started = time.perf_counter()
-            variant.program = CompiledProgram(variant.func, "CompiledFunctionBackward", self.options.codegen(), functools.partial(self._failed, variant))
+            with kernels.collector_paused():
+                variant.program = CompiledProgram(variant.func, "CompiledFunctionBackward", self.options.codegen(), functools.partial(self._failed, variant))
             variant.seconds += time.perf_counter() - started
         return variant.program  # type: ignore[no-any-return]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,24 @@ from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, TensorType
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.hashing import structural_hash
-from aotgrad.ir.transforms.cleanup import standard
 from aotgrad_runtime import call
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
 from aotgrad_runtime.loader import Library
 
-__all__ = ["Kernel", "build", "cache", "dense_order"]
+__all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order"]
+
+
+class collector_paused:
+    """Programs are trees of small objects that live until they are compiled: the cyclic collector would only walk them again and again (half of the time at 10,000 ops)."""
+
+    def __enter__(self) -> None:
+        self.was = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.was:
+            gc.enable()
 
 
 class _Shared:
@@ -129,8 +141,7 @@ def _refuse(*args: Any, **kwargs: Any) -> Any:
 
 
 def build(func: Func, name: str, options: driver.Options | None = None, on_error: Any = call.default_on_error) -> Kernel:
-    """The kernel of ``func``, from this process, the cache on disk, or the compiler."""
-    func = standard(func)
+    """The kernel of ``func`` (free of composites), from this process, the cache on disk, or the compiler."""
     opts = options or driver.Options()
     key = structural_hash(func, name, repr(opts), repr(target()), __version__, _source_version())
     found = _shared.loaded.get(key)

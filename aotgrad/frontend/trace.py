@@ -22,7 +22,7 @@ from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-__all__ = ["Trace", "Traced", "TracedArray", "TracedTensor", "current", "tracing", "user_loc"]
+__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedTensor", "current", "tracing", "user_loc"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNTIME = os.path.dirname(os.path.abspath(sys.modules["aotgrad_runtime"].__file__ or "")) + os.sep
@@ -201,6 +201,14 @@ def _no_data(self: Any) -> Any:
         "branches, build arrays with ag.stack or x.at[i].set(v), or mark the argument static=")
 
 
+class NeedStatic(AotgradTypeError):
+    """A traced integer argument is used as a Python number: the trace starts again with its value fixed (``index``: which leaf)."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__("an integer argument is used as a Python number")
+        self.index = index
+
+
 class Traced:
     """What both kinds of traced values share."""
 
@@ -241,7 +249,15 @@ class Traced:
     def __bool__(self) -> bool:
         raise AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs. Use ag.where for values, ag.cond or ag.while_loop for control flow")
 
-    __float__ = __int__ = __index__ = __complex__ = _no_data
+    __float__ = __complex__ = _no_data
+
+    def __index__(self) -> int:
+        leaf = self.__dict__.get("_leaf_index")
+        if leaf is not None and self._trace.can_fix:
+            raise NeedStatic(leaf)
+        return _no_data(self)  # type: ignore[no-any-return]
+
+    __int__ = __index__
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return _no_data(self)
