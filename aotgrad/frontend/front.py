@@ -17,7 +17,7 @@ from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 
 from .promotion import Kind, promote, python_dtype, to_float
-from .trace import Trace, user_loc
+from .trace import NeedStatic, Trace, user_loc
 
 __all__ = ["FrontBuilder", "Operand", "Public", "emit_public", "publics"]
 
@@ -270,7 +270,7 @@ def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
 def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:
     """The error with the user's line in front, once."""
     text = str(error)
-    if loc is None or text.startswith(str(loc)):
+    if loc is None or text.startswith(str(loc)) or isinstance(error, NeedStatic):
         return error
     return type(error)(f"{loc}: {loc.source}\n  {name}: {text}" if loc.source else f"{loc}: {name}: {text}")
 
