@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
 
-import aotgrad as ag
 from aotgrad_runtime.errors import AotgradValueError
-from aotgrad_runtime.loader import check_library
+from aotgrad_runtime.library import describe_text, read_description
 
 __all__ = ["dynamic", "report"]
 
@@ -22,19 +20,16 @@ _KINDS = {1: "data", 2: "function"}
 
 
 def report(path: str) -> str:
-    """Size, processor, symbols and functions of a library. Raises ``AotgradValueError`` for a file that is damaged or was not built by aotgrad."""
+    """Functions, size, processor and symbols of a library for any machine. Raises ``AotgradValueError`` for a file that is damaged or was not built by aotgrad."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise AotgradValueError(f"{path}: cannot be read ({error.strerror})") from error
-    check_library(data, path)
+    _, description = read_description(data, path)
     machine, needed, symbols = dynamic(data)
-    lines = [f"{path}: {len(data)} bytes, {_ARCHITECTURES.get(machine, f'machine {machine}')}, needs {', '.join(needed) or 'no library'}"]
-    lines += [f"  exports {name} ({kind}, {size} bytes)" for name, kind, size in symbols]
-    loaded: Any = getattr(ag, "load", None)
-    if loaded is not None:
-        library = loaded(path)
-        lines.append(str(getattr(library, "__doc__", "") or library))
+    lines = [describe_text(description)]
+    lines.append(f"{len(data)} bytes for {_ARCHITECTURES.get(machine, f'machine {machine}')}; needs {', '.join(needed) or 'no other library'}; exports")
+    lines += [f"  {name} ({kind}, {size} bytes)" for name, kind, size in symbols]
     return "\n".join(lines)
 
 

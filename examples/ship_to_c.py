@@ -1,0 +1,44 @@
+"""Builds a likelihood and its gradient as a library, and calls it from a C program where there is a C compiler."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+import aotgrad as ag
+
+
+def negative_log_likelihood(theta, t):
+    """Of the lifetimes t under a Weibull distribution with log shape theta[0] and log scale theta[1]."""
+    k, scale = np.exp(theta[0]), np.exp(theta[1])
+    z = t / scale
+    return np.sum(z**k - (k - 1) * np.log(z) - theta[0] + theta[1])
+
+
+C = """#include <stdio.h>
+#include <stdlib.h>
+#include "weibull.h"
+int main(void) {
+  double theta[2] = {0.1, 0.2}, t[4] = {0.5, 1.0, 1.5, 2.5}, value, gradient[2];
+  void *workspace = malloc((size_t)weibull_grad_workspace(4) + 1);
+  int32_t code = weibull_grad(theta, t, 4, &value, gradient, workspace);
+  printf("%.15g %.15g %.15g\\n", value, gradient[0], gradient[1]);
+  free(workspace);
+  return code;
+}
+"""
+
+ag.aot.build(negative_log_likelihood, ["theta: f64[2]", "t: f64[n]"], grad=["theta"], out="build", name="weibull")
+library = ag.load("build/libweibull.so")
+theta, times = np.array([0.1, 0.2]), np.array([0.5, 1.0, 1.5, 2.5])
+value, gradient = library.weibull_grad(theta, times)
+print(f"from Python: {value:.15g} {gradient[0]:.15g} {gradient[1]:.15g}")
+
+compiler = shutil.which("cc") or shutil.which("gcc")
+if compiler:
+    Path("main.c").write_text(C, encoding="utf-8")
+    subprocess.run([compiler, "-Ibuild", "main.c", "build/libweibull.so", "-Wl,-rpath,build", "-o", "main"], check=True)
+    out = subprocess.run(["./main"], check=True, capture_output=True, text=True).stdout
+    print(f"from C:      {out.strip()}")
+    assert np.array_equal([float(v) for v in out.split()], [value, *gradient])
