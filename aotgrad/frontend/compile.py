@@ -104,6 +104,7 @@ class Variant:
     leaves: list[_Leaf]
     hidden: list[tuple[Any, Any]]  # (object seen at trace, source to re-read it from)
     guards: list[tuple[Any, Any, Any]]
+    unequal: list[tuple[Any, Any]]
     out_tree: TreeDef
     out_constants: list[Any]  # per result leaf: _TRACED or a constant
     tensors: bool
@@ -343,7 +344,7 @@ class State:
         out = variant.out_tree
         flat_out = all(c is _TRACED for c in variant.out_constants) and variant.out_constants and (
             out.kind is None or (out.kind is tuple and len(out.children) > 1 and all(c.kind is None for c in out.children)))
-        if not flat_in or not flat_out or variant.tensors or variant.guards or os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
+        if not flat_in or not flat_out or variant.tensors or variant.guards or variant.unequal or os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
             return
         specs = self._fast_specs(variant, leaves)
         if specs is None:
@@ -473,7 +474,8 @@ def _variant_of(trace: Trace, f: F, leaves: list[_Leaf], out_tree: TreeDef, cons
     func = standard(Stabilise()(func))
     hidden = [(obj, sources.locate(obj, f)) for obj, _ in trace.captured.values()]
     guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]
-    return Variant(func, leaves, hidden, guards, out_tree, constants, tensors)
+    unequal = [(trace.canonical(a), trace.canonical(b)) for a, b in trace.unequal]
+    return Variant(func, leaves, hidden, guards, unequal, out_tree, constants, tensors)
 
 
 def _fits(variant: Variant, leaves: Sequence[Any]) -> bool:
@@ -495,6 +497,8 @@ def _fits(variant: Variant, leaves: Sequence[Any]) -> bool:
             else:
                 pending.append((d, n))
     pending += [(a, dims.substitute(b, env)) for a, b, _ in variant.guards]
+    if any(dims.substitute(a, env) == dims.substitute(b, env) for a, b in variant.unequal):
+        return False
     return all(dims.substitute(d, env) == n for d, n in pending)
 
 

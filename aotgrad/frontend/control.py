@@ -16,7 +16,7 @@ from aotgrad_runtime.tensor import Tensor
 from . import dispatch
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, traced_class
-from .trace import Trace, Traced, current, user_loc
+from .trace import Trace, Traced, current, plain_size, user_loc
 
 __all__ = ["cond", "fori_loop", "map_", "scan"]
 
@@ -97,9 +97,9 @@ def _length(leaves: Sequence[Any], length: Any) -> Any:
         shape = x.shape if hasattr(x, "shape") else np.shape(x)
         if len(shape) == 0:
             raise AotgradValueError("scan: a leaf of xs is 0-d; every leaf needs a leading dim to run over")
-        sizes.append(shape[0])
+        sizes.append(plain_size(shape[0]))
     if length is not None:
-        sizes.append(length)
+        sizes.append(plain_size(length))
     if not sizes:
         raise AotgradValueError("scan: give xs, or length=")
     for n in sizes[1:]:
@@ -189,6 +189,7 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
         raise AotgradTypeError(f"{user_loc()}: fori_loop: a bound is a traced value; bounds are integers or sizes (use static= for an integer argument)")
     trace = current()
     assert trace is not None
+    lower, upper = plain_size(lower), plain_size(upper)
     count = dims.maximum(upper - lower, 0)
     b = builder_of(trace)
     numbers = b.iota(shape=(count,), dim=0, dtype=int64)

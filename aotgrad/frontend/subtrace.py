@@ -16,7 +16,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from .front import FrontBuilder
 from .promotion import python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
-from .trace import Trace, Traced, TracedArray, TracedTensor, current, tracing, user_loc
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, tracing, user_loc
 
 __all__ = ["Sub", "as_value", "builder_of", "is_leaf_array", "outputs_of", "traced_class", "unwrap_error"]
 
@@ -49,7 +49,7 @@ def as_value(x: Any, trace: Trace) -> Value:
     if isinstance(x, (bool, int, float)):
         return trace.builder.scalar(x, python_dtype(x))
     if hasattr(x, "symbols"):
-        return trace.builder.size(dim=trace.canonical(x))  # type: ignore[no-any-return]
+        return trace.builder.size(dim=trace.canonical(plain_size(x)))  # type: ignore[no-any-return]
     raise AotgradTypeError(f"{user_loc()}: {type(x).__name__} is not an array, tensor or number, and cannot be a result of a traced function")
 
 

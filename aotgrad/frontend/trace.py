@@ -22,7 +22,7 @@ from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedTensor", "current", "tracing", "user_loc"]
+__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedSize", "TracedTensor", "current", "plain_size", "tracing", "user_loc"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNTIME = os.path.dirname(os.path.abspath(sys.modules["aotgrad_runtime"].__file__ or "")) + os.sep
@@ -69,6 +69,7 @@ class Trace:
         self.examples: dict[str, int] = parent.examples if parent is not None else (examples if examples is not None else {})
         self.equal: dict[str, DimLike] = parent.equal if parent is not None else {}
         self.guards: list[tuple[DimLike, DimLike, Loc | None]] = parent.guards if parent is not None else []
+        self.unequal: list[tuple[DimLike, DimLike]] = parent.unequal if parent is not None else []
         self.lifted: dict[Value, tuple[Any, Value]] = {}
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.hidden = hidden
@@ -178,6 +179,60 @@ class Trace:
         return self.canonical(a)
 
 
+    def same(self, a: DimLike, b: DimLike) -> bool:
+        """``a == b`` in the user's program: decided by the sizes of the first call, and guarded either way."""
+        a, b = self.canonical(a), self.canonical(b)
+        if a == b or isinstance(a, int) and isinstance(b, int):
+            return a == b
+        na, nb = self.example(a), self.example(b)
+        if na is None or nb is None or not self.can_fix:
+            raise AotgradTypeError(f"{user_loc()}: the program asks whether sizes {a} and {b} are equal, but they are symbolic here; give the argument a fixed size")
+        if na == nb:
+            self.assume(a, b)
+            return True
+        self.unequal.append((a, b))
+        return False
+
+
+def plain_size(x: Any) -> Any:
+    """Sizes (also in tuples and lists) as the IR wants them: their ``==`` is structural."""
+    if isinstance(x, TracedSize):
+        return Dim(x.terms)
+    if type(x) in (tuple, list) and any(isinstance(v, (TracedSize, tuple, list)) for v in x):
+        return type(x)(plain_size(v) for v in x)
+    return x
+
+
+class TracedSize(Dim):
+    """A size as the user's program sees it: comparing two of them asks for their values and leaves a guard."""
+
+    __slots__ = ()
+    __hash__ = Dim.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        trace = current()
+        if not isinstance(other, (int, Dim)) or trace is None:
+            return Dim.__eq__(self, other)
+        return trace.same(plain_size(self), plain_size(other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def _sized(name: str) -> Any:
+    plain = getattr(Dim, name)
+
+    def method(self: Any, *others: Any) -> Any:
+        out = plain(plain_size(self), *[plain_size(o) for o in others])
+        return TracedSize(out.terms) if isinstance(out, Dim) else out
+
+    return method
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "rfloordiv", "mod", "rmod", "neg"):
+    setattr(TracedSize, f"__{_name}__", _sized(f"__{_name}__"))
+
+
 class tracing:
     """``with tracing(trace)``: ops of this thread go into ``trace``."""
 
@@ -228,7 +283,8 @@ class Traced:
     @property
     def shape(self) -> Any:
         """The sizes; those that are not known are ``Dim`` objects."""
-        return tuple(self._trace.canonical(d) for d in self._value.type.shape)
+        sizes = [self._trace.canonical(d) for d in self._value.type.shape]
+        return tuple([TracedSize(d.terms) if isinstance(d, Dim) else d for d in sizes])
 
     @property
     def ndim(self) -> int:
