@@ -113,5 +113,4 @@ class Program:
         for (p, nbytes), shape, t in zip(outs, shapes, self.func.out_types):
             flat = np.frombuffer(ctypes.string_at(p, nbytes), t.dtype.np)
             results.append(from_layout(flat, shape, t.order))
-        del hold
         return results[0] if len(results) == 1 else tuple(results)

@@ -27,7 +27,8 @@ class Access:
 
     def at(self, m: Map) -> tuple[DimLike, dict[int, DimLike]]:
         """Offset and strides over the space of the map."""
-        base, out = self.base, {}
+        base = self.base
+        out: dict[int, DimLike] = {}
         for stride, (off, terms) in zip(self.strides, m):
             base = base + stride * off
             for d, step in terms:

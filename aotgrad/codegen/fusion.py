@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Union
+from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
@@ -25,7 +25,7 @@ CHEAP = 2
 _WEIGHTS = {"div": 4, "sqrt": 4, "pow": 24}
 WRITES = frozenset(("insert", "insert_add"))
 _KEEP = 8
-How = Union[Map, str]
+How = Map | str
 """A map from the reader's space, or "dense" (in memory, row by row as its type says), "strided" (in memory), "inplace" (to be overwritten), "out"."""
 
 
@@ -181,6 +181,7 @@ class _Analysis:
         self.src: dict[Value, int] = {}
         self.rows: dict[Value, frozenset[Op]] = {}
         self.out_roots: set[Value] = set()
+        self.taken: dict[tuple[int, Value], Value] = {}  # (writer, operand) -> the copy it overwrites
 
     # ---- forward facts ------------------------------------------------------------------------------------------------------------
 
@@ -290,7 +291,7 @@ class _Analysis:
         self._grant(a, winner, writers, -1)
 
     def _schedule(self, end: Item) -> list[Item]:
-        waiting = {item: 0 for item in self.items}
+        waiting = dict.fromkeys(self.items, 0)
         for item in self.items:
             for u in item.users:
                 waiting[u] += 1
@@ -334,9 +335,11 @@ class _Analysis:
         plan.kind[op] = "ew"
         self.src[new], self.cost[new] = self.src[v], self.cost[v]
         for item, how in uses:
-            plan.replaced[(item.id, v)] = new
             if how == "inplace":
+                self.taken[(item.id, v)] = new
                 self._set_over(item, v, new)
+            else:
+                plan.replaced[(item.id, v)] = new
         self.uses[new] = [*uses, *order]
         self._ew(op, pos)
         return new
@@ -344,7 +347,7 @@ class _Analysis:
     def _set_over(self, item: Item, v: Value, base: Value) -> None:
         pairs = {w.operands[0]: w.result for w in item.writes} if isinstance(item, Nest) else item.pairs if isinstance(item, Kern) else {}
         for operand, result in pairs.items():
-            if self.plan.operand(item, operand) is v or operand is v:
+            if v in (operand, self.taken.get((item.id, operand))):
                 self.plan.over[result] = base
 
     def _alias(self, op: Op, pos: int) -> None:
@@ -387,10 +390,13 @@ class _Analysis:
                 order: list[tuple[Item, How]] = [] if winner is None else [(winner, "order")]
                 self._copy_for(v, [(w, "inplace")], pos, order)
         if winner is not None:
-            for u, _h in list(uses):
-                self._before(u, winner)
+            for u, h in list(uses):
+                if h != "order":
+                    self._before(u, winner)
 
     def _reads_before(self, reader: Item, how: How, writer: Item, v: Value) -> bool:
+        if how == "order":
+            return True
         if reader is writer:
             return isinstance(writer, Nest) and isinstance(how, tuple) and len(writer.writes) == 1 and how == write_map(writer.writes[0])
         return not writer.desc >> reader.id & 1
@@ -438,6 +444,8 @@ class _Analysis:
         v = op.result
         missing = {d for d, n in enumerate(nest.space) if n != 1} - map_dims(m)
         if missing and not self._outer_level(v, nest, m):
+            return False
+        if any(u is nest and isinstance(h, str) for u, h in uses):
             return False
         others = [u for u in uses if u[0] is not nest]
         if others:

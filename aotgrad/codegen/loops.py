@@ -1,7 +1,8 @@
 """Emits one loop nest: order and collapse of dims, phases inside outer loops, vectors in the innermost loop, blocked sums.
 
-Order of a sum over a contiguous run: vector i goes to chain i mod 4 of a block of 1024 vectors; chains of all blocks are added block
-by block, then as ((0+1)+(2+3)), then lanes by halves. Unrolled and plain loops keep that order (plain ones rotate the chains).
+Order of a sum over a contiguous run: vector i goes to chain i mod 4 of a block of 128 vectors; the chains of 128 blocks are added block
+by block, those of such groups group by group, then as ((0+1)+(2+3)), then lanes by halves. Unrolled and plain loops keep that order
+(plain ones rotate the chains).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .phases import Phases
 __all__ = ["Context", "Loop", "NestEmitter", "Place", "Reduction", "Root", "fill", "scalar_of"]
 
 CHAINS = 4
-BLOCK = 1024
+BLOCK = 128
 _LIGHT = 12
 Place = tuple[DimLike, dict[int, DimLike]]
 
@@ -322,7 +323,7 @@ class NestEmitter:
         if li:
             self._evaluate(ph, len(self.outer_loops) + li)
         starting = [i for i, r in enumerate(ph.reds) if r.start == li and li < len(ph.loops)]
-        accs = {**accs, **{i: None for i in starting}}
+        accs = {**accs, **dict.fromkeys(starting)}
         if not ph.loops:
             self._straight(ph)
             return accs
@@ -352,7 +353,7 @@ class NestEmitter:
 
     def _lanes(self, ph: Phase) -> int:
         loop = ph.loops[-1]
-        inner = {d for d in loop.dims}
+        inner = set(loop.dims)
         sizes = [4]
         for n in ph.nodes:
             if n.dims & inner or n.kind == "ew":
@@ -371,24 +372,35 @@ class NestEmitter:
         return [self.kb.constant(start, register(red.dtype, lanes))] * CHAINS
 
     def _innermost(self, ph: Phase, accs: dict[int, list[Value] | None]) -> dict[int, list[Value] | None]:
-        kb, loop, lanes = self.kb, ph.loops[-1], self._lanes(ph)
+        loop, lanes = ph.loops[-1], self._lanes(ph)
         low, high = loop.low, self._high(loop)
         if not accs:
             self._span(ph, low, high, lanes, {})
             return accs
         fresh = {i: self._identities(ph.reds[i], lanes) for i in accs}
         summed = any(ph.reds[i].combine in ("add", "mul") and ph.reds[i].dtype.kind == "f" for i in accs)
-        if not summed or (isinstance(high, int) and high <= BLOCK * lanes):
+        if not summed:
             return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh), lanes)
+        return self._blocks(ph, low, high, lanes, accs, fresh, BLOCK * BLOCK)
+
+    def _blocks(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value] | None], fresh: dict[int, list[Value]],
+                size: int) -> dict[int, list[Value] | None]:
+        """Runs of ``size`` vectors, each summed from zero on its own and then added."""
+        kb = self.kb
+        if size < BLOCK:
+            return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh), lanes)
+        if isinstance(low, int) and isinstance(high, int) and high - low <= size * lanes:
+            return self._blocks(ph, low, high, lanes, accs, fresh, size // BLOCK)
         started = {i: a or fresh[i] for i, a in accs.items()}
-        with kb.for_(low, high, BLOCK * lanes, init=_flat(started)) as lp:
-            end = kb.min(high, kb.add(lp.iv, BLOCK * lanes))
-            done = self._span(ph, lp.iv, end, lanes, fresh)
-            kb.yield_(*_flat(self._merge(ph, _unflat(started, lp.args), done, lanes)))
+        with kb.for_(low, high, size * lanes, init=_flat(started)) as lp:
+            end = kb.min(high, kb.add(lp.iv, size * lanes))
+            done = self._blocks(ph, lp.iv, end, lanes, dict.fromkeys(accs), fresh, size // BLOCK)
+            kb.yield_(*_flat(self._merge(ph, _unflat(started, lp.args), {i: a for i, a in done.items() if a is not None}, lanes)))
         return dict(_unflat(started, lp.results))
 
     def _merge(self, ph: Phase, old: dict[int, list[Value] | None], new: dict[int, list[Value]], lanes: int) -> dict[int, list[Value] | None]:
-        k, out = self.kb.scalars(lanes), {}
+        k = self.kb.scalars(lanes)
+        out: dict[int, list[Value] | None] = {}
         for i, values in new.items():
             before = old[i]
             out[i] = values if before is None else [k.combine(ph.reds[i].combine, a, b) for a, b in zip(before, values)]
@@ -484,7 +496,7 @@ class NestEmitter:
             assert n.slot is not None
             return n.slot.value  # type: ignore[no-any-return]
         found = env.get(n)
-        return n.val if found is None else found  # type: ignore[no-any-return]
+        return n.val if found is None else found
 
     def _compute(self, n: Node, env: dict[Node, Value], lanes: int, mask: Value | None) -> Value:
         if n.kind == "const":
@@ -592,7 +604,6 @@ class NestEmitter:
 
     def describe(self) -> dict[str, Any]:
         """Loops and bytes of the nest."""
-        size: DimLike
         read: DimLike = 0
         written: DimLike = 0
         scratch = set(self.temps)

@@ -72,12 +72,14 @@ class _Scan:
             self._settle(j, mem)
         for s in (*spare.values(), *self.copies.values()):
             cx.work.give_back(s)
-        cx.report.append({"kind": "scan", "length": str(op.attrs["length"]), "in place": len(self.plan.in_place), "double": len(self.double), "registers": len(self.scalars)})
+        cx.report.append({"kind": "scan", "length": str(op.attrs["length"]), "in place": len(self.plan.in_place), "double": len(self.double),
+                          "registers": len(self.scalars)})
 
     def _start(self, j: int) -> Access:
         """The carry's own buffer where it begins at element 0 and is dense; else a copy in the workspace."""
-        at, v = self.carry[j], self.op.results[j]
-        if at.base == 0 and at.strides == strides_of(v.type):
+        at: Access = self.carry[j]
+        v = self.op.results[j]
+        if isinstance(at.base, int) and at.base == 0 and at.strides == strides_of(v.type):
             return at
         store = self.cx.work.take(v.type.dtype, v.type.size)
         self.copies[j] = store

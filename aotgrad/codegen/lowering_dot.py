@@ -28,7 +28,8 @@ def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike]) -> DimLik
     depth = dims.minimum(k, cfg.kc)
     panel_b = depth * dims.minimum(n + lanes, cfg.nc + cfg.strip) + lanes * cfg.strip
     panel_a = depth * dims.minimum(m + 16, cfg.mc + 16)
-    return item * (panel_a + panel_b + dims.maximum(m, k)) + 128
+    total: DimLike = item * (panel_a + panel_b + dims.maximum(m, k)) + 128
+    return total
 
 
 def dot(cx: Context, item: Kern) -> None:

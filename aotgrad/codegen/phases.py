@@ -88,6 +88,6 @@ class Phases:
         stored = set(self.nest.stored)
         for v in program:
             own = weight(v.op) if v.op is not None and v in self.nest.members and v.op.name not in ("cast", "stop_gradient") else 0
-            below = sum(min(cost.get(d, 0), 4 * CHEAP) for d in needs[v] if d in self.nest.members and d not in stored and not self._is_outer(d) and cost.get(d, 0) <= CHEAP)
-            cost[v] = own + below
+            inner = [d for d in needs[v] if d in self.nest.members and d not in stored and not self._is_outer(d)]
+            cost[v] = own + sum(cost[d] for d in inner if cost.get(d, 0) <= CHEAP)
         return cost
