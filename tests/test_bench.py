@@ -1,0 +1,110 @@
+"""The measuring rule: who is timed, how, and what the report says. No time is asserted, only which rule was used and what follows from given rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from aotgrad.cli.bench import environment, run
+from benchmarks import harness
+from benchmarks.harness import OURS, Bench, Candidate, difference
+from benchmarks.report import write_report
+
+SHORT_METHOD, LONG_METHOD = "wall, 20th percentile", "CPU, paired"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench("work", tmp_path / "r.jsonl", quick=True)
+
+
+def rows(bench: Bench) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in bench.out.read_text(encoding="utf-8").splitlines()]
+
+
+def spin(seconds: float) -> list[float]:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return [1.0]
+
+
+def test_short_calls_by_wall_clock_with_an_a_a_row(bench: Bench) -> None:
+    done = bench.case("c", [Candidate(OURS, lambda x: [x + 1.0], args=(0.0,)), Candidate("peer", lambda: spin(1e-4))], [1.0], 0.0)
+    assert {r["method"] for r in done.values()} == {SHORT_METHOD}
+    assert list(done) == [OURS, "peer", "aotgrad, again (A/A)"]
+    assert done[OURS]["ratio"] == 1.0 and done["peer"]["ratio"] > 10 and done["peer"]["seconds"] >= 9e-5
+
+
+def test_long_calls_by_paired_cpu_time(bench: Bench) -> None:
+    done = bench.case("c", [Candidate(OURS, lambda: spin(1e-3)), Candidate("peer", lambda: spin(3e-3))], [1.0], 0.0)
+    assert {r["method"] for r in done.values()} == {LONG_METHOD}
+    assert done["peer"]["ratio_low"] <= done["peer"]["ratio"] <= done["peer"]["ratio_high"] and 2 < done["peer"]["ratio"] < 4
+
+
+def test_sleeping_costs_nothing_by_cpu_time(bench: Bench) -> None:
+    def sleepy() -> list[float]:
+        time.sleep(2e-3)
+        return spin(1e-3)
+
+    done = bench.case("c", [Candidate(OURS, lambda: spin(1e-3)), Candidate("peer", sleepy)], [1.0], 0.0)
+    assert done["peer"]["ratio"] < 2
+
+
+def test_who_gives_other_values_is_not_timed(bench: Bench) -> None:
+    done = bench.case("c", [Candidate(OURS, lambda: [1.0]), Candidate("wrong", lambda: [1.1]), Candidate("broken", lambda: 1 / 0)], [1.0], 1e-6)
+    assert "wrong" not in done and "broken" not in done and "ZeroDivisionError" in bench.skipped["broken, c"]
+    with pytest.raises(AssertionError, match="aotgrad's values differ by 1"):
+        bench.case("d", [Candidate(OURS, lambda: [2.0])], [1.0], 1e-6)
+
+
+def test_a_missing_peer_is_named(bench: Bench) -> None:
+    def make() -> Candidate:
+        return Candidate("peer", harness.optional("no_such_peer_here").call)
+
+    assert bench.peer("peer", make) == []
+    assert "no_such_peer_here" in rows(bench)[0]["why"]
+
+
+def test_difference_sees_shape_and_nan() -> None:
+    assert difference([1.0, 2.0], [1.0, 2.5]) == pytest.approx(0.2)
+    assert difference([1.0], [1.0, 2.0]) == np.inf and difference([np.nan], [1.0]) == np.inf
+    assert difference([], []) == 0.0
+
+
+def test_report_says_what_was_missed_and_by_how_much(bench: Bench) -> None:
+    bench.write({"kind": "machine", "processor": "p", "cores": 2, "load": 0.0, "system": "s", "python": "3", "versions": {"numpy": "2"}, "commit": "abc",
+                 "quick": False, "command": "aotgrad bench work", "date": "2026-01-01"})
+    bench.case("c", [Candidate(OURS, lambda: [1.0])], [1.0], 0.0, per=10)
+    bench.target("fast", 1.5, 1.0)
+    bench.target("strong", 3.0, 2.0, at_least=True)
+    bench.target("absent", float("nan"), 2.0)
+    bench.fact("peak", 12.5, "GFLOP/s")
+    bench.skip("peer", "not installed")
+    text = write_report(bench.out, bench.out.with_name("R.md"), 1.0).read_text(encoding="utf-8")
+    assert "1 met, 1 missed, 1 not measured" in text
+    assert "| work | fast | ≤ 1 x | 1.5 | **missed** by 50 % |" in text and "| work | strong | ≥ 2 x | 3 | met |" in text
+    assert "aotgrad, again (A/A)" in text and "12.5 GFLOP/s" in text and "peer (not installed)" in text and "ns/element" in text
+
+
+def test_environment_is_fit_for_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    env = environment()
+    assert "OPENBLAS_CORETYPE" not in env and env["OMP_NUM_THREADS"] == "1" and int(env["MALLOC_TRIM_THRESHOLD_"]) > 1 << 30
+    for name in ("MALLOC_TRIM_THRESHOLD_", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert "warm" in str(harness.clean_environment())
+
+
+def test_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([], listing=True) == 0
+    assert set(capsys.readouterr().out.split()) >= {"limits", "calls", "rosenbrock", "chain", "mlp", "gradient_cost", "compile_time", "accuracy", "gemm"}
