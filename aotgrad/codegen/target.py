@@ -101,6 +101,13 @@ class Target:
         """All fields as one string, for cache keys."""
         return f"{self.triple};{self.cpu};{self.features};{self.vector_bits}"
 
+    @property
+    def cpu_flags(self) -> tuple[str, ...]:
+        """The flags of /proc/cpuinfo that code for this target relies on (none for base levels and aarch64)."""
+        extras = {llvm_name: name for name, llvm_name in _X86_EXTRAS.items()}
+        given = [f[1:] for f in self.features.split(",") if f.startswith("+")]
+        return tuple(sorted({*dict(_LEVELS).get(self.cpu, ()), *(extras[f] for f in given if f in extras)}))
+
     def lanes(self, dtype: str | DType) -> int:
         """Elements of ``dtype`` (``"f64"``, ``"f32"``, ``"i64"``, ... or a ``DType``) in one vector register.
 

@@ -143,13 +143,14 @@ def load_path(path: str | os.PathLike[str], *, foreign_ok: bool = False) -> Libr
         os.close(fd)
 
 
-def check_library(data: bytes, name: str, *, foreign_ok: bool = False) -> bool:
+def check_library(data: bytes, name: str, *, foreign_ok: bool = False, any_machine: bool = False) -> bool:
     """Check a whole library file. True when it is aotgrad's own and intact, False when it is a sound foreign one and ``foreign_ok``.
 
-    Raises AotgradValueError saying what is wrong. Bytes after the length that the note records are not looked at (a cache keeps its metadata there).
+    ``any_machine``: one for another processor will do (it is going to be read, not loaded). Raises AotgradValueError saying what is wrong. Bytes after
+    the length that the note records are not looked at (a cache keeps its metadata there).
     """
     try:
-        segments = _segments(data)
+        segments = _segments(data, any_machine)
         note = _find_note(data, segments)
         if note is None:
             if foreign_ok:
@@ -165,7 +166,7 @@ class _Unsound(Exception):
     """What is wrong with a library."""
 
 
-def _segments(data: bytes) -> list[_Segment]:
+def _segments(data: bytes, any_machine: bool) -> list[_Segment]:
     if len(data) < _EHDR.size or data[:4] != b"\x7fELF":
         raise _Unsound("no ELF header")
     if data[4:7] != b"\x02\x01\x01":
@@ -174,7 +175,7 @@ def _segments(data: bytes) -> list[_Segment]:
     if kind != 3:
         raise _Unsound(f"its type is {kind}, not shared object (3)")
     here = os.uname().machine
-    if _MACHINES.get(machine) != here:
+    if _MACHINES.get(machine) != here and not any_machine:
         raise _Unsound(f"it is for {_MACHINES.get(machine, f'machine number {machine}')}, this is {here}")
     if phentsize != _PHDR.size or not phnum or phoff + phnum * _PHDR.size > len(data):
         raise _Unsound("its program headers do not lie inside the file")

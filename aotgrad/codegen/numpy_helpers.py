@@ -1,0 +1,108 @@
+"""Functions that ``numpy_source`` puts into a file where an op is no single NumPy call."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["HELPERS"]
+
+HELPERS: Final[dict[str, str]] = {
+    "floordiv": '''
+def floordiv(a, b):
+    return a // b
+''',
+    "mod": '''
+def mod(a, b):
+    return a % b
+''',
+    "_slice": '''
+def _slice(start, size, step):
+    """Elements start, start + step, ..., size of them."""
+    end = start + size * step
+    return slice(0, 0) if size <= 0 else slice(start, None if end < 0 else end, step)
+''',
+    "_lmul": '''
+def _lmul(x, y):
+    """x * y, and 0 where either is exactly 0."""
+    return np.where((x == 0) | (y == 0), np.zeros((), np.result_type(x, y)), x * y)
+''',
+    "_clamp": '''
+def _clamp(x, low, high):
+    return np.minimum(np.maximum(x, low), high)
+''',
+    "_sigmoid": '''
+def _sigmoid(x):
+    t = np.exp(-np.abs(x))
+    return np.where(x < 0, t, np.ones_like(t)) / (1 + t)
+''',
+    "_softplus": '''
+def _softplus(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+''',
+    "_each": '''
+def _each(fn, x):
+    return np.array([fn(float(v)) for v in np.ravel(x)], np.asarray(x).dtype).reshape(np.shape(x))
+''',
+    "_erf": '''
+def _erf(x):
+    return _each(math.erf, x)
+''',
+    "_erfc": '''
+def _erfc(x):
+    return _each(math.erfc, x)
+''',
+    "_checked": '''
+def _checked(index, size):
+    """Indices, none of which may be outside [0, size)."""
+    if np.size(index) and (np.min(index) < 0 or np.max(index) >= size):
+        raise IndexError(f"index {int(np.min(index)) if np.min(index) < 0 else int(np.max(index))} is out of range for size {size}")
+    return index
+''',
+    "_rows": '''
+def _rows(x, index, value, dim):
+    """A copy of x and the values as rows along dim, which comes first."""
+    out = np.moveaxis(np.array(x), dim, 0)
+    shape = x.shape[:dim] + (np.size(index),) + x.shape[dim + 1:]
+    return out, np.ravel(_checked(index, x.shape[dim])), np.moveaxis(np.reshape(value, shape), dim, 0)
+''',
+    "_scatter": '''
+def _scatter(x, index, value, dim):
+    """x with value written at the indices along dim; of repeated indices the last stays."""
+    out, rows, values = _rows(x, index, value, dim)
+    for i, v in zip(rows, values):
+        out[i] = v
+    return np.moveaxis(out, 0, dim)
+''',
+    "_scatter_add": '''
+def _scatter_add(x, index, value, dim):
+    """x with value added at the indices along dim."""
+    out, rows, values = _rows(x, index, value, dim)
+    np.add.at(out, rows, values)
+    return np.moveaxis(out, 0, dim)
+''',
+    "_cumulate": '''
+def _cumulate(fn, unit, x, dim, exclusive, reverse):
+    y = np.flip(x, dim) if reverse else x
+    out = fn(y, axis=dim, dtype=x.dtype)
+    if exclusive and x.shape[dim]:
+        out = np.concatenate([np.full_like(np.take(x, [0], dim), unit), np.delete(out, -1, axis=dim)], axis=dim)
+    return np.flip(out, dim) if reverse else out
+''',
+    "_cumsum": '''
+def _cumsum(x, dim, exclusive, reverse):
+    return _cumulate(np.cumsum, 0, x, dim, exclusive, reverse)
+''',
+    "_cumprod": '''
+def _cumprod(x, dim, exclusive, reverse):
+    return _cumulate(np.cumprod, 1, x, dim, exclusive, reverse)
+''',
+    "_recurrence": '''
+def _recurrence(a, x, dim, reverse):
+    """y[i] = a[i] * y[i - 1] + x[i] along dim."""
+    factors, out = np.moveaxis(a, dim, 0), np.moveaxis(np.array(x), dim, 0)
+    order = list(range(len(out)))[::-1 if reverse else 1]
+    for last, i in zip(order, order[1:]):
+        out[i] += _lmul(factors[i], out[last])
+    return np.moveaxis(out, 0, dim)
+''',
+}
