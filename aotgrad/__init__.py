@@ -1,1 +1,94 @@
-"""aotgrad."""
+"""aotgrad: write NumPy- or PyTorch-style Python; get native code, its gradients, and shared libraries that depend on nothing.
+
+>>> import aotgrad as ag
+>>> ag.grad(lambda x: x * x * x)(2.0)
+12.0
+"""
+
+from __future__ import annotations
+
+import importlib as _importlib
+from typing import Any as _Any
+
+from aotgrad_runtime import dtypes as _dtypes
+from aotgrad_runtime import install as _install
+from aotgrad_runtime.arrays import get_default_dtype, set_default_dtype
+from aotgrad_runtime.dtypes import DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, uint8
+from aotgrad_runtime.errors import (
+    AotgradError,
+    AotgradIndexError,
+    AotgradNotImplementedError,
+    AotgradRuntimeError,
+    AotgradTypeError,
+    AotgradValueError,
+)
+from aotgrad_runtime.memory_format import channels_last, contiguous_format, preserve_format
+from aotgrad_runtime.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+from aotgrad_runtime.tensor import Size, Tensor
+
+from . import ir
+from ._version import __version__
+from .frontend import methods as _methods
+from .frontend.compile import compile
+from .frontend.control import cond, fori_loop, scan
+from .frontend.control import map_ as map
+from .frontend.factories import (
+    Generator,
+    arange,
+    as_tensor,
+    default_generator,
+    empty,
+    empty_like,
+    eye,
+    from_dlpack,
+    from_numpy,
+    full,
+    full_like,
+    linspace,
+    manual_seed,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from .frontend.methods import stop_gradient
+from .frontend.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
+
+if not _install.is_installed():
+    _install.install(_methods.table())
+
+from . import autograd, nn
+
+_LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # not needed by most programs
+
+__all__ = [
+    "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "DType", "Generator", "Size", "Tensor",
+    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "compile", "complex128", "complex64", "cond", "contiguous_format", "default_generator", "empty",
+    "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad", "hessian", "hvp",
+    "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev", "jvp", "linearize", "linspace",
+    "manual_seed", "map", "nn", "no_grad", "ones", "ones_like", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scan", "set_default_dtype",
+    "set_grad_enabled", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "zeros", "zeros_like",
+]
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _LAZY:
+        module = _importlib.import_module(_LAZY[name])
+        found = globals()[name] = module if name == "aot" else getattr(module, name)
+        return found
+    raise AttributeError(f"module 'aotgrad' has no attribute {name!r}")
+
+
+# The functions of the registry, and torch's names of dtypes. Last, because some are names of Python's own.
+_FUNCTIONS = {n: f for n, f in _methods.FUNCTIONS.items() if (front := _methods.TORCH[n].op.front) is not None and front.function}
+globals().update(_FUNCTIONS)
+globals().update(bool=_dtypes.bool_, float=float32, double=float64, half=float16, int=int32, long=int64, short=int16)
+__all__ += sorted({*_FUNCTIONS, *_methods.ATTRIBUTES, "bool", "double", "float", "half", "int", "long", "short"} - {*__all__})
+globals().update(_methods.ATTRIBUTES)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import aotgrad.ir.ops  # noqa: F401  (fills the registry)
-from aotgrad.ir import Func, TensorType
+from aotgrad.ir import Func, TensorType, Value
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, native
 from aotgrad_runtime.dtypes import DType, as_dtype
@@ -110,7 +110,14 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     b = FrontBuilder(trace, flavour.torch, user_loc())
     wrapped = [_traced_operand(public, x, trace) for x in operands]
     results = emit_public(public, b, _replaced(public, arguments, wrapped))
-    return _restore(results, lambda v: flavour.traced._of(trace, v))
+    made = _restore(results, lambda v: flavour.traced._of(trace, v))
+    first = operands[0] if operands else None
+    how = view_of(public, results, arguments, flavour.torch) if isinstance(first, Traced) and first._trace is trace else None
+    if how is not None:
+        for out in made if isinstance(made, tuple) else (made,):
+            if flavour.torch or out.ndim:  # NumPy's scalars are no views
+                eager.mark_view(out, first, how)
+    return made
 
 
 def _traced_operand(public: Public, x: Any, trace: Trace) -> Operand:
@@ -176,7 +183,7 @@ def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], f
     for x in operands:
         if isinstance(x, (Tensor, np.ndarray)):
             data = x._data if isinstance(x, Tensor) else x
-            keys.append((data.dtype, data.shape))
+            keys.append((data.dtype, data.shape) if data is x or not x._weak else (data.dtype, data.shape, "weak"))
         elif isinstance(x, _NUMBERS) and not isinstance(x, np.generic):
             keys.append((type(x), x) if public.op.name == "pow" else (type(x), None))
         elif isinstance(x, np.generic):
@@ -214,9 +221,31 @@ def _numpy_result(out: Any, inputs: Sequence[Any]) -> Any:
 
 _SKIP = object()
 # Functions whose results show the memory of their first argument, as torch's and NumPy's do; all others give memory of their own.
-VIEWS = frozenset((
-    "getitem", "view", "flatten", "unsqueeze", "squeeze", "spread", "reorder", "swap", "movedim", "split", "chunk", "unbind", "narrow", "diagonal", "convert", "alias",
-    "to_float", "to_double", "to_int", "to_long", "to_bool"))
+_RESHAPED = frozenset(("view", "flatten", "unsqueeze", "squeeze"))
+_CASTS = frozenset(("convert", "to_float", "to_double", "to_int", "to_long", "to_bool", "contiguous"))
+_PERMUTED = frozenset(("reorder", "swap", "movedim", "t", "transposed"))
+_OTHER = frozenset(("spread", "split", "chunk", "unbind", "narrow", "diagonal"))
+
+
+def view_of(public: Public, results: Any, arguments: dict[str, Any], torch: bool) -> tuple[Any, ...] | None:
+    """How the results of a call are views (see ``eager.ViewExtra``), None where they are not."""
+    name = public.op.name
+    if name == "getitem":
+        return ("index", arguments["spec"]) if "indices" not in arguments else None
+    if name in _RESHAPED or (name in _CASTS and torch and (results.op is None or results.op.name != "cast")):  # torch's casts to the same dtype give the tensor itself
+        return ("reshape",)
+    if name in _PERMUTED and isinstance(results, Value):
+        return ("permute", _order(results))
+    return ("other",) if name in _OTHER or name in _PERMUTED else None
+
+
+def _order(v: Value) -> tuple[int, ...]:
+    """The order of dims that the op behind ``v`` made; ops without one kept it."""
+    rank = len(v.type.shape)
+    op = v.op
+    if op is not None and op.name == "t":
+        return tuple(reversed(range(rank)))
+    return tuple(op.attrs["perm"]) if op is not None and "perm" in op.attrs else tuple(range(rank))
 
 
 def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> Any:
@@ -229,7 +258,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
             dtype = x._dtype if isinstance(x, Tensor) else DTYPES.get(np.dtype(x.dtype)) or as_dtype(x.dtype)
             shape = x._data.shape if isinstance(x, Tensor) else x.shape
             v = trace.block.add_arg(TensorType(tuple(shape), dtype))
-            wrapped.append(Operand(Kind(dtype, False, len(shape)), v))
+            wrapped.append(Operand(Kind(dtype, isinstance(x, Tensor) and x._weak, len(shape)), v))
             dtypes.append(dtype.np)
         else:
             slot = len(dtypes)
@@ -242,7 +271,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     trace.block.args = [trace.block.args[i] for i in order]
     func = substitute_func(Func(public.op.name, trace.block), trace.equal)
     structure = None if not isinstance(results, tuple) else type(results)
-    return Program(func, public.node_name, view=public.op.name in VIEWS), structure, dtypes
+    return Program(func, public.node_name, view=view_of(public, results, arguments, flavour.torch)), structure, dtypes
 
 
 def _number_arg(trace: Trace, dtypes: list[Any], slot: int, dtype: DType) -> Any:

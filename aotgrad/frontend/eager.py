@@ -13,7 +13,7 @@ from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from .program import Program
 
-__all__ = ["Dual", "ViewExtra", "apply", "dual_class", "make_dual"]
+__all__ = ["Dual", "ViewExtra", "apply", "dual_class", "make_dual", "mark_view"]
 
 
 class OpNode(Node):
@@ -81,16 +81,25 @@ def _float_outputs(program: Program) -> list[int]:
 
 
 class ViewExtra(Extra):
-    """What a view knows: the tensor whose memory it shows, and the index expression that leads there (None: another function)."""
+    """What a view knows: the tensor whose memory it shows, and ``how``: ("index", spec), ("reshape",), ("permute", order) or ("other",)."""
 
-    __slots__ = ("entries", "parent")
+    __slots__ = ("how", "parent")
 
-    def __init__(self, parent: Any) -> None:
+    def __init__(self, parent: Any, how: tuple[Any, ...]) -> None:
         super().__init__()
         self.parent = weakref.ref(parent)
-        self.entries: Any = None
+        self.how = how
         self.cell = cell_of(parent)
         self.inference = parent._extra.inference
+
+
+def mark_view(out: Any, parent: Any, how: tuple[Any, ...]) -> None:
+    """Makes ``out`` a view of ``parent``: they share a version counter, and writes to one reach the other."""
+    out._extra = extra = ViewExtra(parent, how)
+    views = extra.cell.views  # type: ignore[union-attr]
+    if len(views) >= 16 and len(views) & (len(views) - 1) == 0:  # now and then the dead go
+        views[:] = [r for r in views if r() is not None]
+    views.append(weakref.ref(out))
 
 
 class Dual:
@@ -131,18 +140,22 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
         if isinstance(a, Dual) and a._level > level:
             level = a._level
     if level:
-        return _apply_dual(program, args, cls, level)
+        made = _apply_dual(program, args, cls, level)
+        if program.view is not None and isinstance(args[0], Tensor):
+            for out in made:
+                mark_view(out, args[0], program.view)
+        return made
     arrays = [a._data if isinstance(a, Tensor) else a for a in args]
     outs = program.run(arrays)
     owners = None
     for i, o in enumerate(outs):
         if o.base is not None or any(o is a for a in arrays):
-            outs[i], owner = _settle(program, o, arrays, args)
+            outs[i], owner = _settle(program, o, arrays, args, cls)
             if owner is not None:
                 owners = {**(owners or {}), i: owner}
     made = _record(program, args, outs, cls)
     for i, owner in (owners or {}).items():
-        made[i]._extra = ViewExtra(owner)
+        mark_view(made[i], owner, program.view)
     return made
 
 
@@ -152,12 +165,14 @@ def _owner(data: Any) -> Any:
     return data
 
 
-def _settle(program: Program, out: Any, arrays: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
-    """An output that is part of an input's memory: a view (and of whom), or a copy where the function is none that gives views."""
+def _settle(program: Program, out: Any, arrays: Sequence[Any], args: Sequence[Any], cls: type[Any]) -> tuple[Any, Any]:
+    """An output that is part of an input's memory: a view (and of whom), or a copy where the function is none that gives views (NumPy's scalars never are)."""
     root = _owner(out)
     for data, a in zip(arrays, args):
         if isinstance(data, np.ndarray) and _owner(data) is root:
-            return (out, a if isinstance(a, Tensor) else None) if program.view else (out.copy(), None)
+            if program.view is None or (out.ndim == 0 and cls is not Tensor):
+                return out.copy(), None
+            return out, a if isinstance(a, Tensor) else None
     return out, None
 
 

@@ -37,9 +37,9 @@ class Program:
 
     __slots__ = ("_jvps", "_plan", "_vjps", "func", "name", "runner", "view")
 
-    def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: bool = False) -> None:
+    def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
         self.func, self.name, self.runner = func, name, runner
-        self.view = view  # results may share memory with the first input
+        self.view = view  # how results show the memory of the first input; None: they have their own
         self._plan: list[Any] | None = None
         self._vjps: dict[Any, Pullback] = {}
         self._jvps: dict[Any, Program] = {}

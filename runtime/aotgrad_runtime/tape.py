@@ -90,14 +90,18 @@ class SavedArray:
 
 
 class VersionCell:
-    """Counts in-place changes of one storage; all views of it share the cell. It knows which arrays of the storage are saved, and copies them before a write."""
+    """Counts in-place changes of one storage; all views of it share the cell. It knows which arrays of the storage are saved, and copies them before a write.
 
-    __slots__ = ("__weakref__", "_limit", "_saved", "version")
+    ``views``: the views of this storage that the frontend made, for it to keep up to date.
+    """
+
+    __slots__ = ("__weakref__", "_limit", "_saved", "version", "views")
 
     def __init__(self, version: int = 0) -> None:
         self.version = version
         self._saved: list[weakref.ref[SavedArray]] | None = None
         self._limit = 16
+        self.views: list[weakref.ref[Value]] = []
 
     def save(self, data: Array) -> SavedArray:
         """``data``, an array of this storage, kept as it is now; several savers of one array share it."""

@@ -305,7 +305,7 @@ def _roll_body(b: Any, x: Any, shifts: Any, dims: Any) -> Any:
         n = x.type.shape[d]
         if n == 0:
             continue
-        k = dimlib.mod(s, n)
+        k = dimlib.mod(s, n if isinstance(n, int) else dimlib.maximum(n, 1))
         x = b.concatenate(_piece(b, x, d, n - k, k), _piece(b, x, d, 0, n - k), dim=d)
     return x
 

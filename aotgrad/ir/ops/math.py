@@ -172,3 +172,62 @@ _composite("square", "x * x.", lambda b, x: b.mul(x, x), np=("square",))
 _composite("reciprocal", "1 / x.", lambda b, x: _inverse(b, x), np=("reciprocal",))
 _composite("rsqrt", "1 / sqrt(x).", lambda b, x: _inverse(b, b.sqrt(x)), _positive)
 _composite("relu", "x where positive, else 0; derivative 0 at 0; NaN stays.", lambda b, x: b.where(b.le(x, b.full_like(x, 0)), b.full_like(x, 0), x), functional=True)
+
+
+# ---- division with a whole quotient -------------------------------------------------------------------------------------------------
+
+def _whole(float_fn: Callable[..., Any], int_fn: Callable[..., Any]) -> Scalar:
+    return Scalar(lambda k, op, x, y: (float_fn if op.operands[0].type.dtype.kind == "f" else int_fn)(k, x, y))
+
+
+def _same_sign_rest(k: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """The remainder of truncating division, and whether its sign differs from the divisor's."""
+    r, zero = k.math("fmod", x, y), k.const(0, x)
+    differs = k.logical("xor", k.cmp("lt", r, zero), k.cmp("lt", y, zero))
+    return r, k.logical("and", k.cmp("ne", r, zero), differs)
+
+
+def _lower_remainder(k: Any, x: Any, y: Any) -> Any:
+    r, off = _same_sign_rest(k, x, y)
+    signed_zero = k.math("copysign", k.const(0, x), y)
+    return k.select(off, k.add(r, y), k.select(k.cmp("eq", r, k.const(0, x)), signed_zero, r))
+
+
+def _lower_floor_divide(k: Any, x: Any, y: Any) -> Any:
+    # As NumPy: the quotient of what is left after the remainder is near an integer, so rounding cannot put it on the wrong side.
+    r, off = _same_sign_rest(k, x, y)
+    q = k.div(k.sub(x, r), y)
+    q = k.select(off, k.sub(q, k.const(1, x)), q)
+    low = k.math("floor", q)
+    low = k.select(k.cmp("gt", k.sub(q, low), k.const(0.5, x)), k.add(low, k.const(1, x)), low)
+    whole = k.select(k.cmp("ne", q, k.const(0, x)), low, k.math("copysign", k.const(0, x), k.div(x, y)))
+    return k.select(k.cmp("eq", y, k.const(0, x)), k.div(x, y), whole)
+
+
+def _lower_int_fmod(k: Any, x: Any, y: Any) -> Any:
+    r, zero = k.rem(x, y), k.const(0, x)
+    off = k.logical("and", k.cmp("ne", r, zero), k.logical("xor", k.cmp("lt", x, zero), k.cmp("lt", y, zero)))
+    return k.select(off, k.sub(r, y), r)
+
+
+def _quotient_samples() -> Iterable[Sample]:
+    rng = np.random.default_rng(17)
+    for shape in ((3, 5), (), (0,)):
+        y = rng.uniform(0.6, 2.0, shape) * np.where(rng.random(shape) > 0.5, 1.0, -1.0)
+        yield Sample((y * (np.floor(rng.uniform(-3, 3, shape)) + rng.uniform(0.2, 0.8, shape)), y), name=f"{shape}")
+    yield Sample((np.array([7, -7, 7, -7, 0, 5]), np.array([3, 3, -3, -3, 2, 0])), name="int")
+    yield Sample((np.array([7, 250, 0], np.uint8), np.array([3, 7, 5], np.uint8)), name="uint8")
+
+
+def _quotient(name: str, doc: str, ref: Any, derivative: Any, lower: Scalar, **front: Any) -> None:
+    register(OpDef(name, doc, ("x", "y"), elementwise_rule("fiu"), _quiet(ref), derivative, lower, samples=_quotient_samples, layouts="elementwise", exact=True,
+                   front=Front(f"{name}(input, other)", inplace=True, **front)))
+
+
+_quotient("floor_divide", "The largest integer not above x / y.", np.floor_divide, Zero(), _whole(_lower_floor_divide, lambda k, x, y: k.div(x, y)),
+          np=("floor_divide",), operator=("__floordiv__", "__rfloordiv__"))
+_quotient("remainder", "x - floor(x / y) * y: the sign is the divisor's, as in Python.", np.remainder,
+          Partials((lambda b, ins, out: b.full_like(ins[0], 1), lambda b, ins, out: b.neg(b.floor_divide(*ins)))), _whole(_lower_remainder, lambda k, x, y: k.rem(x, y)),
+          np=("remainder", "mod"), operator=("__mod__", "__rmod__"))
+_quotient("fmod", "x - trunc(x / y) * y: the sign is x's, as in C.", np.fmod,
+          Partials((lambda b, ins, out: b.full_like(ins[0], 1), lambda b, ins, out: b.neg(b.trunc(b.div(*ins))))), _whole(lambda k, x, y: k.math("fmod", x, y), _lower_int_fmod), np=("fmod",))

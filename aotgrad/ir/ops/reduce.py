@@ -10,6 +10,7 @@ import numpy as np
 from aotgrad_runtime.dtypes import as_dtype, bool_, float64, int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
+from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
 from ..types import TensorType
 from .common import drop_dims, norm_dim, norm_dims
@@ -73,8 +74,7 @@ def _float_like(name: str) -> Any:
 def _variance_like(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, unbiased: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
         x, dims = _floats(b, x, None, name), norm_dims(dim, len(x.type.shape))
-        given = correction if correction is not None else (None if unbiased is None else int(unbiased))
-        free = (1 if b.torch else 0) if given is None else given
+        free = correction if correction is not None else 1 if unbiased is None else int(unbiased)
         return _finish(b, x, b.emit(name, [x], {"dims": dims, "correction": free})[0], dims, keepdim)
 
     return canon
@@ -304,7 +304,8 @@ def _shift(b: Any, x: Any, dim: int, reverse: bool) -> Any:
     shape, n = x.type.shape, x.type.shape[dim]
     if n == 0:
         return x
-    sizes = tuple(n - 1 if d == dim else s for d, s in enumerate(shape))
+    less = n - 1 if isinstance(n, int) else dimlib.maximum(n - 1, 0)
+    sizes = tuple(less if d == dim else s for d, s in enumerate(shape))
     steps = (1,) * len(shape)
     part = b.slice(x, starts=tuple(1 if reverse and d == dim else 0 for d in range(len(shape))), sizes=sizes, steps=steps)
     return b.insert(b.zeros(x), part, starts=tuple(0 if reverse or d != dim else 1 for d in range(len(shape))), steps=steps)

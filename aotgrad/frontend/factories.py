@@ -1,0 +1,379 @@
+"""Making tensors: zeros, ones, full, arange, linspace, eye, random numbers. In a trace they emit ops, so that nothing fresh is frozen and sizes may be symbolic."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from aotgrad_runtime import dtypes
+from aotgrad_runtime import memory_format as mf
+from aotgrad_runtime import tensor as runtime
+from aotgrad_runtime.arrays import defaults
+from aotgrad_runtime.dtypes import DType, as_dtype
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import Tensor
+
+from aotgrad.ir import dims
+from aotgrad.ir.dims import Dim
+
+from .dispatch import TORCH, run
+from .front import FrontBuilder
+from .methods import contiguous
+from .numpy_protocol import filled_like
+from .trace import Trace, Traced, TracedTensor, current, user_loc
+
+__all__ = [
+    "Generator", "arange", "as_tensor", "default_generator", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace", "manual_seed", "ones", "ones_like",
+    "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+]
+
+
+# ---- helpers ----------------------------------------------------------------------------------------------------------------------------
+
+def _shape(size: Sequence[Any], name: str) -> tuple[Any, ...]:
+    given = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
+    out = tuple(d if isinstance(d, Dim) else _whole(d, name) for d in given)
+    for d in out:
+        if isinstance(d, int) and d < 0:
+            raise AotgradValueError(f"{name}: size {d} in {list(out)} is negative")
+    return out
+
+
+def _whole(d: Any, name: str) -> int:
+    if isinstance(d, (float, str)) or not hasattr(d, "__index__"):
+        raise AotgradTypeError(f"{name}: sizes are integers, not {type(d).__name__} ({d!r})")
+    return int(d.__index__())
+
+
+def _finish(data: Any, requires_grad: bool, memory_format: Any = None) -> Any:
+    out = runtime.wrap(data)
+    if memory_format is not None:
+        out = contiguous(out, memory_format)
+    return out.requires_grad_(True) if requires_grad else out
+
+
+def _traced(trace: Trace, value: Any, requires_grad: bool) -> Any:
+    if requires_grad:
+        raise AotgradNotImplementedError(f"{user_loc()}: requires_grad=True inside a traced function is not available; pass the tensor as an argument, or use ag.grad")
+    return TracedTensor._of(trace, value)
+
+
+def _fixed(shape: Sequence[Any], name: str) -> Any:
+    for d in shape:
+        if isinstance(d, Dim):
+            raise AotgradTypeError(f"{user_loc()}: {name}: the size {d} is symbolic, and no trace is active; it has left the function it belongs to")
+    return shape
+
+
+def _emit(name: str, dtype: DType, requires_grad: bool, build: Any) -> Any:
+    trace = current()
+    assert trace is not None
+    return _traced(trace, build(FrontBuilder(trace, True, user_loc())), requires_grad)
+
+
+# ---- one value --------------------------------------------------------------------------------------------------------------------------
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """A tensor of ``size`` filled with one number. Its dtype is that of the number: default dtype for floats, int64, bool.
+
+    >>> import aotgrad as ag
+    >>> ag.full((2,), 7)
+    tensor([7, 7])
+    """
+    shape = _shape((size,) if isinstance(size, (tuple, list)) else ((size,),), "full")
+    if isinstance(fill_value, Tensor):
+        kind = fill_value._dtype if dtype is None else as_dtype(dtype)
+        return run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill_value, "dtype": kind}), "sizes": (shape,)})
+    if dtype is None:
+        python = type(fill_value) if type(fill_value) in (float, int, bool) else fill_value.dtype if isinstance(fill_value, np.generic) else type(fill_value)
+        kind = defaults.dtype if python is float else as_dtype(python)
+    else:
+        kind = as_dtype(dtype)
+    return _full("full", shape, fill_value, kind, requires_grad, memory_format)
+
+
+def _full(name: str, shape: tuple[Any, ...], value: Any, dtype: DType, requires_grad: bool, memory_format: Any) -> Any:
+    if current() is not None:
+        return _emit(name, dtype, requires_grad, lambda b: b.full(shape=shape, value=dtype.np.type(value).item(), dtype=dtype))
+    return _finish(np.full(_fixed(shape, name), value, dtype.np), requires_grad, memory_format)
+
+
+def _kind(dtype: Any) -> DType:
+    return defaults.dtype if dtype is None else as_dtype(dtype)
+
+
+def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """A tensor of zeros: ``zeros(2, 3)`` or ``zeros((2, 3))``, of the default dtype unless given."""
+    return _full("zeros", _shape(size, "zeros"), 0, _kind(dtype), requires_grad, memory_format)
+
+
+def ones(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """A tensor of ones."""
+    return _full("ones", _shape(size, "ones"), 1, _kind(dtype), requires_grad, memory_format)
+
+
+def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """A tensor whose values do not matter (they are zeros)."""
+    return _full("empty", _shape(size, "empty"), 0, _kind(dtype), requires_grad, memory_format)
+
+
+def _like(name: str, x: Any, value: Any, dtype: Any, requires_grad: bool, memory_format: Any) -> Any:
+    if not isinstance(x, (Tensor, np.ndarray)):
+        raise AotgradTypeError(f"{name}(): argument 'input' must be a tensor, not {type(x).__name__}")
+    if isinstance(x, np.ndarray):
+        x = runtime.as_tensor(x)
+    out = filled_like(x, value, dtype)
+    if isinstance(x, Traced):
+        return _traced(x._trace, out._value, True) if requires_grad else out
+    strides = [s // x._data.itemsize for s in x._data.strides]
+    if memory_format in (None, mf.preserve_format):
+        out._data = mf.copy_to_strides(out._data, mf.preserved_strides(x._data.shape, strides))
+    else:
+        out = contiguous(out, memory_format)
+    return out.requires_grad_(True) if requires_grad else out
+
+
+def zeros_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """Zeros with the shape, dtype and memory format of ``input``."""
+    return _like("zeros_like", input, 0, dtype, requires_grad, memory_format)
+
+
+def ones_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """Ones with the shape, dtype and memory format of ``input``."""
+    return _like("ones_like", input, 1, dtype, requires_grad, memory_format)
+
+
+def empty_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """A tensor like ``input`` whose values do not matter."""
+    return _like("empty_like", input, 0, dtype, requires_grad, memory_format)
+
+
+def full_like(input: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """``fill_value`` with the shape, dtype and memory format of ``input``."""
+    return _like("full_like", input, fill_value, dtype, requires_grad, memory_format)
+
+
+# ---- sequences ----------------------------------------------------------------------------------------------------------------------------
+
+def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """``start, start + step, ...`` up to ``end`` (not reached). int64 for integers, else the default dtype.
+
+    >>> import aotgrad as ag
+    >>> ag.arange(3)
+    tensor([0, 1, 2])
+    """
+    start, end = (0, start) if end is None else (start, end)
+    for v in (start, end, step):
+        if isinstance(v, Traced):
+            raise AotgradTypeError(f"{user_loc()}: arange: a traced value cannot decide how many elements there are; give a Python number or a size")
+    numbers = [v if isinstance(v, (Dim, int)) else v.item() if isinstance(v, (Tensor, np.generic)) else v for v in (start, end, step)]
+    start, end, step = numbers
+    whole = not any(isinstance(v, float) for v in numbers)
+    if not isinstance(step, Dim) and step == 0:
+        raise AotgradValueError("arange: step must not be 0")
+    kind = (dtypes.int64 if whole else defaults.dtype) if dtype is None else as_dtype(dtype)
+    count = _count(start, end, step, whole)
+    if current() is None:
+        _fixed([d for d in (count, start, step) if isinstance(d, Dim)], "arange")
+        data = start + np.arange(count, dtype=np.int64 if whole else np.float64) * step
+        return _finish(np.asarray(data, kind.np), requires_grad)
+    return _emit("arange", kind, requires_grad, lambda b: _progression(b, count, start, step, dtypes.int64 if whole else dtypes.float64, kind))
+
+
+def _count(start: Any, end: Any, step: Any, whole: bool) -> Any:
+    if any(isinstance(v, Dim) for v in (start, end)):
+        if not whole or isinstance(step, Dim):
+            raise AotgradTypeError(f"{user_loc()}: arange: with symbolic sizes, start, end and step must be integers")
+        gap = end - start if step > 0 else start - end
+        return dims.floordiv(dims.maximum(gap, 0) + abs(step) - 1, abs(step))
+    n = -((start - end) // step) if whole else math.ceil((end - start) / step)
+    if n < 0:
+        raise AotgradValueError("upper bound and larger bound inconsistent with step sign")
+    return n
+
+
+def _scalar(b: Any, value: Any, like: Any) -> Any:
+    if isinstance(value, Dim):
+        return b.broadcast(b.to_dtype(b.size(dim=value), like.type.dtype), shape=like.type.shape, dims=())
+    return b.full_like(like, value)
+
+
+def _progression(b: Any, count: Any, start: Any, step: Any, work: DType, kind: DType) -> Any:
+    i = b.iota(shape=(count,), dim=0, dtype=work)
+    scaled = i if not isinstance(step, Dim) and step == 1 else b.mul(i, _scalar(b, step, i))
+    moved = scaled if not isinstance(start, Dim) and start == 0 else b.add(scaled, _scalar(b, start, i))
+    return b.to_dtype(moved, kind)
+
+
+def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """``steps`` numbers evenly from ``start`` to ``end``, both included. ``start`` and ``end`` may be 0-d tensors (differentiable)."""
+    if not isinstance(steps, Dim):
+        steps = _whole(steps, "linspace")
+        if steps < 0:
+            raise AotgradValueError("linspace: number of steps must be non-negative")
+    kind = _kind(dtype)
+    if isinstance(start, Tensor) or isinstance(end, Tensor):
+        at = linspace(0.0, 1.0, steps, dtype=kind)
+        return (1.0 - at) * start + at * end
+    if current() is not None:
+        return _emit("linspace", kind, requires_grad, lambda b: _even(b, float(start), float(end), steps, kind))
+    _fixed((steps,), "linspace")
+    i = np.arange(steps)
+    step = (end - start) / max(steps - 1, 1)
+    data = np.where(i < steps / 2, start + step * i, end - step * (steps - 1 - i))
+    return _finish(np.asarray(data, kind.np), requires_grad)
+
+
+def _even(b: Any, start: float, end: float, steps: Any, kind: DType) -> Any:
+    i = b.iota(shape=(steps,), dim=0, dtype=dtypes.float64)
+    last = _scalar(b, steps - 1, i)
+    step = b.div(b.full_like(i, end - start), b.maximum(last, b.full_like(i, 1.0)))
+    low = b.add(b.full_like(i, start), b.mul(step, i))
+    high = b.sub(b.full_like(i, end), b.mul(step, b.sub(last, i)))
+    return b.to_dtype(b.where(b.lt(b.add(i, i), b.add(last, b.full_like(i, 1.0))), low, high), kind)
+
+
+def eye(n: Any, m: Any = None, *, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """Ones on the diagonal of an ``n`` by ``m`` matrix (``m`` = ``n`` unless given), zeros elsewhere."""
+    shape, kind = _shape((n, n if m is None else m), "eye"), _kind(dtype)
+    if current() is not None:
+        return _emit("eye", kind, requires_grad, lambda b: b.to_dtype(b.eq(b.iota(shape=shape, dim=0, dtype=dtypes.int64), b.iota(shape=shape, dim=1, dtype=dtypes.int64)), kind))
+    _fixed(shape, "eye")
+    return _finish(np.eye(*shape, dtype=kind.np), requires_grad)
+
+
+# ---- random numbers ---------------------------------------------------------------------------------------------------------------------
+
+class Generator:
+    """A source of random numbers (Philox): equal seeds give equal numbers on every machine.
+
+    >>> import aotgrad as ag
+    >>> a, b = (ag.rand(2, generator=ag.Generator().manual_seed(3)) for _ in range(2))
+    >>> bool((a == b).all())
+    True
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._seed = np.random.SeedSequence().entropy if seed is None else seed
+        self._source = np.random.Generator(np.random.Philox(np.random.SeedSequence(self._seed)))
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Starts again from ``seed``."""
+        self._seed = int(seed)
+        self._source = np.random.Generator(np.random.Philox(np.random.SeedSequence(abs(self._seed))))
+        return self
+
+    def initial_seed(self) -> Any:
+        """The seed it started from."""
+        return self._seed
+
+    def draw(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Numbers from NumPy's method ``name``, one caller at a time."""
+        with self._lock:
+            return getattr(self._source, name)(*args, **kwargs)
+
+
+default_generator = Generator()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seeds the generator that random functions use unless given another."""
+    return default_generator.manual_seed(seed)
+
+
+def _random(name: str, shape: tuple[Any, ...], generator: Generator | None, method: str, kind: DType, requires_grad: bool, *args: Any) -> Any:
+    if current() is not None:
+        raise AotgradNotImplementedError(f"{user_loc()}: {name}: random numbers inside a traced function are not available yet; draw them outside and pass them as an argument")
+    _fixed(shape, name)
+    data = (generator or default_generator).draw(method, *args, size=shape)
+    return _finish(np.asarray(data, kind.np), requires_grad)
+
+
+def _float_kind(dtype: Any, name: str) -> DType:
+    kind = _kind(dtype)
+    if not kind.is_floating_point:
+        raise AotgradTypeError(f"{name}: dtype {kind.name} is not a floating-point dtype")
+    return kind
+
+
+def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """Uniform in [0, 1)."""
+    kind = _float_kind(dtype, "rand")
+    if current() is None and kind is dtypes.float32:
+        shape = _fixed(_shape(size, "rand"), "rand")
+        return _finish(np.asarray((generator or default_generator).draw("random", shape, np.float32)), requires_grad)
+    return _random("rand", _shape(size, "rand"), generator, "uniform", kind, requires_grad, 0.0, 1.0)
+
+
+def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """Normal with mean 0 and variance 1."""
+    return _random("randn", _shape(size, "randn"), generator, "normal", _float_kind(dtype, "randn"), requires_grad, 0.0, 1.0)
+
+
+def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = dtypes.int64, requires_grad: bool = False) -> Any:
+    """Integers from ``low`` (0 if left out) up to ``high``, not reached: ``randint(high, size)`` or ``randint(low, high, size)``."""
+    if size is None:
+        low, high, size = 0, low, high
+    if not isinstance(size, (tuple, list)):
+        raise AotgradTypeError("randint: size must be a tuple: randint(low, high, (2, 3))")
+    if high <= low:
+        raise AotgradValueError(f"randint: low={low} must be less than high={high}")
+    return _random("randint", _shape((tuple(size),), "randint"), generator, "integers", as_dtype(dtype), requires_grad, low, high)
+
+
+def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dtypes.int64) -> Any:
+    """0 to ``n - 1`` in random order."""
+    if current() is not None:
+        raise AotgradNotImplementedError(f"{user_loc()}: randperm: random numbers inside a traced function are not available yet; draw them outside and pass them as an argument")
+    return _finish(np.asarray((generator or default_generator).draw("permutation", _whole(n, "randperm")), as_dtype(dtype).np), False)
+
+
+def rand_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """``rand`` with the shape and dtype of ``input``."""
+    return rand(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
+
+
+def randn_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """``randn`` with the shape and dtype of ``input``."""
+    return randn(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
+
+
+# ---- from data ------------------------------------------------------------------------------------------------------------------------------
+
+def _refuse_traced(data: Any, name: str) -> None:
+    stack = [data]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Traced):
+            raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a traced value, whose numbers are not there yet; use ag.stack or ag.cat to join values")
+        if isinstance(x, (list, tuple)):
+            stack.extend(x)
+
+
+def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """A new tensor with a copy of ``data``: numbers, nested sequences, arrays or tensors. Python floats take the default dtype, NumPy values keep theirs.
+
+    >>> import aotgrad as ag
+    >>> ag.tensor([1.0, 2.5], requires_grad=True)
+    tensor([1.0000, 2.5000], requires_grad=True)
+    """
+    _refuse_traced(data, "tensor")
+    out = runtime.tensor(data, dtype=dtype)
+    if memory_format is not None:
+        out = contiguous(out, memory_format)
+    return out.requires_grad_(True) if requires_grad else out
+
+
+def as_tensor(data: Any, dtype: Any = None) -> Any:
+    """``data`` as a tensor, sharing memory where it can: tensors come back as they are, arrays are wrapped, all else is copied."""
+    if isinstance(data, Traced):
+        return data if dtype is None else run(TORCH["astype"], {"input": data, "dtype": as_dtype(dtype)})
+    _refuse_traced(data, "as_tensor")
+    return runtime.as_tensor(data, dtype)
+
+
+from_numpy, from_dlpack = runtime.from_numpy, runtime.from_dlpack

@@ -1,0 +1,365 @@
+"""Methods and operators of tensors, built from the tables of public functions, and handed to the runtime once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from aotgrad_runtime import memory_format as mf
+from aotgrad_runtime import modes
+from aotgrad_runtime.dtypes import DType, as_dtype, bool_
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.install import OpsTable
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
+
+from aotgrad.ir import Layout
+from aotgrad.ir.dims import Dim
+
+from . import dispatch, indexing, inplace
+from .dispatch import NUMPY, TORCH, call, run
+from .front import Public
+from .numpy_protocol import array_function, array_ufunc
+from .trace import Traced, TracedArray, user_loc
+
+__all__ = ["FUNCTIONS", "contiguous", "table"]
+
+Method = Callable[..., Any]
+_OPERANDS = (Tensor, np.ndarray, np.generic, int, float, Dim)
+_AUGMENTED = {"add": "__iadd__", "sub": "__isub__", "mul": "__imul__", "div": "__itruediv__", "floor_divide": "__ifloordiv__", "remainder": "__imod__", "pow": "__ipow__"}
+_BITWISE = frozenset(("logical_and", "logical_or", "logical_xor"))
+_ALSO_INPLACE = frozenset(("floor", "ceil", "trunc", "round", "sign", "tril", "triu", "cumsum", "cumprod", "logical_and", "logical_or", "logical_xor", "logical_not"))
+
+FUNCTIONS: dict[str, Method] = {name: dispatch.function(public, name) for name, public in TORCH.items()}
+"""Public functions by torch's name; methods are the same objects."""
+
+
+# ---- operators ------------------------------------------------------------------------------------------------------------------------
+
+def _fits(self: Any, other: Any) -> bool:
+    return isinstance(other, _OPERANDS) or (isinstance(other, (list, tuple)) and isinstance(self, ArrayTensor))
+
+
+def _binary(public: Public) -> Method:
+    first, second = public.layout.positional[:2]
+
+    def forward(self: Any, other: Any) -> Any:
+        return run(public, {first: self, second: other}) if _fits(self, other) else NotImplemented
+
+    return forward
+
+
+def _reflected(public: Public) -> Method:
+    first, second = public.layout.positional[:2]
+
+    def backward(self: Any, other: Any) -> Any:
+        return run(public, {first: other, second: self}) if _fits(self, other) else NotImplemented
+
+    return backward
+
+
+def _augmented(public: Public, name: str) -> Method:
+    first, second = public.layout.positional[:2]
+
+    def augmented(self: Any, other: Any) -> Any:
+        if not _fits(self, other) or (isinstance(self, ArrayTensor) and self.ndim == 0):  # NumPy's scalars cannot be changed: x += y makes a new one
+            return NotImplemented
+        return inplace.update(self, run(public, {first: self, second: other}), name)
+
+    return augmented
+
+
+def _unary(public: Public) -> Method:
+    first = public.layout.positional[0]
+
+    def unary(self: Any) -> Any:
+        return run(public, {first: self})
+
+    return unary
+
+
+def _bits(method: Method, symbol: str) -> Method:
+    """``& | ^`` of bools; of integers they would be bitwise, which is not there."""
+
+    def checked(self: Any, other: Any) -> Any:
+        if not _fits(self, other):
+            return NotImplemented
+        for x in (self, other):
+            kind = x._dtype if isinstance(x, Tensor) else np.asarray(x).dtype
+            if kind not in (bool_, np.bool_):
+                raise AotgradTypeError(f"{user_loc()}: {symbol} takes bools, not {getattr(kind, 'name', kind)}; bitwise operations on integers are not available, compare with 0 first")
+        return method(self, other)
+
+    return checked
+
+
+def _invert(self: Any) -> Any:
+    if self._dtype is bool_:
+        return call(TORCH["logical_not"], (self,), {})
+    if self._dtype.kind not in "iu":
+        raise AotgradTypeError(f"{user_loc()}: ~ takes bools or integers, not {self._dtype.name}")
+    return call(TORCH["sub"], (call(TORCH["neg"], (self,), {}), 1), {})
+
+
+def _operators() -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, public in TORCH.items():
+        front = public.op.front
+        if front is None or name in front.aliases or not front.operator:
+            continue
+        for method in front.operator:
+            if len(public.layout.positional) == 1:
+                made = _unary(public)
+            else:
+                made = _reflected(public) if method.startswith("__r") and method not in ("__round__",) else _binary(public)
+            out[method] = _bits(made, {"and": "&", "or": "|", "xor": "^"}[name.rpartition("_")[2]]) if name in _BITWISE else made
+        if name in _AUGMENTED:
+            out[_AUGMENTED[name]] = _augmented(public, f"{name}_")
+    out["__invert__"] = _invert
+    floor, mod = out["__floordiv__"], out["__mod__"]
+    out["__divmod__"] = lambda self, other: (floor(self, other), mod(self, other)) if _fits(self, other) else NotImplemented
+    out["__rdivmod__"] = lambda self, other: (out["__rfloordiv__"](self, other), out["__rmod__"](self, other)) if _fits(self, other) else NotImplemented
+    out["__pos__"] = lambda self: self if not isinstance(self, ArrayTensor) else call(TORCH["clone"], (self,), {})
+    out["__contains__"] = lambda self, value: bool(call(TORCH["any"], (run(TORCH["eq"], {"input": self, "other": value}),), {}))
+    out["__getitem__"], out["__setitem__"] = indexing.getitem, indexing.setitem
+    out["__array_ufunc__"], out["__array_function__"] = array_ufunc, array_function
+    return out
+
+
+# ---- methods that are not functions of the registry --------------------------------------------------------------------------------------
+
+def _inplace_method(public: Public, name: str) -> Method:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return inplace.update(self, call(public, (self, *args), kwargs), name)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"{public.op.doc} In place."
+    return method
+
+
+def _fill(self: Any, value: Any) -> Any:
+    """Every element becomes ``value`` (a number or 0-d tensor). In place."""
+    indexing.setitem(self, Ellipsis, value)
+    return self
+
+
+def _zero(self: Any) -> Any:
+    """Every element becomes 0. In place."""
+    return _fill(self, 0)
+
+
+def _copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
+    """Takes the values of ``src``, broadcast and converted. In place."""
+    return _fill(self, src)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    dtype = as_dtype(dtype)
+    return x if x._dtype is dtype else run(TORCH["astype"], {"input": x, "dtype": dtype})
+
+
+def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False, memory_format: Any = None) -> Any:
+    """``to(dtype)``, ``to(other)``, ``to("cpu")``: converted where that changes something, else the tensor itself."""
+    for a in args:
+        if isinstance(a, Tensor):
+            dtype = a._dtype
+        elif str(a) == "cpu":
+            device = a
+        elif not isinstance(a, bool):
+            dtype = a
+    if device is not None and str(device) != "cpu":
+        raise AotgradValueError(f"to: device {device!r} is not there; aotgrad runs on the CPU")
+    out = self if dtype is None else _cast(self, dtype)
+    if copy and out is self:
+        out = call(TORCH["clone"], (self,), {})
+    return out if memory_format is None else contiguous(out, memory_format)
+
+
+def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
+    """The tensor with its elements dense in ``memory_format``: itself if they are, else a copy."""
+    memory_format = mf.check(memory_format)
+    if isinstance(x, Traced):
+        layout = Layout.channels_last(x.ndim) if memory_format is mf.channels_last else None
+        if memory_format is mf.preserve_format or x._value.type.layout == layout:
+            return x
+        return type(x)._of(x._trace, x._trace.builder.relayout(x._value, layout=layout))
+    if memory_format is mf.preserve_format or x.is_contiguous(memory_format):
+        return x
+    out = call(TORCH["clone"], (x,), {})
+    out._data = mf.copy_to_strides(out._data, mf.format_strides(out._data.shape, memory_format))
+    return out
+
+
+def _clone(self: Any, *, memory_format: Any = mf.preserve_format) -> Any:
+    """A copy, recorded."""
+    return contiguous(call(TORCH["clone"], (self,), {}), memory_format)
+
+
+def _select(self: Any, dim: int, index: int) -> Any:
+    """The slice at ``index`` along ``dim``, without that dim."""
+    rank = len(self.shape)
+    if not -rank <= dim < rank:
+        raise AotgradValueError(f"select: dim={dim} is out of range for {rank} dimension(s)")
+    return indexing.getitem(self, (*[slice(None)] * (dim % rank), index))
+
+
+def _nonzero(self: Any, as_tuple: bool = False) -> Any:
+    """Places of the elements that are not 0: one row each, or one tensor per dim."""
+    if isinstance(self, Traced):
+        raise AotgradTypeError(f"{user_loc()}: nonzero: how many elements there are is known only when the code runs; use ag.where or a mask")
+    found = [self._wrap(np.asarray(i)) for i in self._data.nonzero()]
+    return tuple(found) if as_tuple else self._wrap(np.stack([f._data for f in found], -1) if found else np.zeros((int(self._data != 0), 0), np.int64))
+
+
+def _no_dim(self: Any) -> Any:
+    return run(NUMPY["transpose"], {"input": self})
+
+
+def _matrix_transpose(self: Any) -> Any:
+    if self.ndim < 2:
+        raise AotgradValueError(f"mT needs a matrix or a batch of them, not rank {self.ndim}")
+    return run(TORCH["transpose"], {"input": self, "dim0": -1, "dim1": -2})
+
+
+def _extra_methods() -> dict[str, Any]:
+    def cast(dtype: str) -> Method:
+        return lambda self: _cast(self, dtype)
+
+    out: dict[str, Any] = {
+        "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
+        "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone, "contiguous": contiguous, "to": _to, "type": _cast, "astype": _cast,
+        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "cpu": lambda self: self, "positive": lambda self: self,
+        "view_as": lambda self, other: run(TORCH["view"], {"input": self, "shape": (tuple(other.shape),)}),
+        "reshape_as": lambda self, other: run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)}),
+        "expand_as": lambda self, other: run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)}),
+        "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": lambda self, mask: indexing.getitem(self, mask),
+        "new_zeros": _new(0), "new_ones": _new(1), "new_full": lambda self, size, fill_value, **kw: _new(fill_value)(self, size, **kw), "new_tensor": _new_tensor,
+        "_weak": False,
+    }
+    out.update((name, cast(dtype)) for name, dtype in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"), ("short", "int16"), ("bool", "bool")))
+    return out
+
+
+def _new(value: Any) -> Method:
+    def make(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
+        shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+        out = self._wrap(np.full(shape, value, (self._dtype if dtype is None else as_dtype(dtype)).np))
+        return out.requires_grad_(requires_grad)
+
+    return make
+
+
+def _new_tensor(self: Any, data: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
+    return self._wrap(np.array(data, (self._dtype if dtype is None else as_dtype(dtype)).np)).requires_grad_(requires_grad)
+
+
+# ---- NumPy's meanings ---------------------------------------------------------------------------------------------------------------------
+
+_ARRAY_METHODS = ("all", "any", "argmax", "argmin", "clip", "cumprod", "cumsum", "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "round", "squeeze", "std",
+                  "sum", "swapaxes", "take", "trace", "transpose", "var")
+
+
+def _array_astype(self: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True, copy: bool = True) -> Any:
+    if self._dtype is as_dtype(dtype):
+        return call(TORCH["clone"], (self,), {}) if copy else self
+    return _cast(self, dtype)
+
+
+def _array_flatten(self: Any, order: str = "C") -> Any:
+    if order != "C":
+        raise AotgradValueError(f"flatten: order={order!r} is not available; transpose first, then flatten")
+    return call(TORCH["clone"], (call(NUMPY["ravel"], (self,), {}),), {})
+
+
+def _array_fill(self: Any, value: Any) -> None:
+    indexing.setitem(self, Ellipsis, value)
+
+
+def _no_sort(name: str) -> Method:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise AotgradTypeError(f"{user_loc()}: .{name}() of an array under differentiation or compilation is not available yet")
+
+    return method
+
+
+def _array_table() -> dict[str, Any]:
+    out: dict[str, Any] = {name: dispatch.function(NUMPY[name], name) for name in _ARRAY_METHODS if name in NUMPY}
+    out.update(astype=_array_astype, flatten=_array_flatten, fill=_array_fill, copy=lambda self, order="C": call(TORCH["clone"], (self,), {}),
+               nonzero=lambda self: tuple(x._data for x in _nonzero(self, True)), sort=_no_sort("sort"), argsort=_no_sort("argsort"), conj=lambda self: self, conjugate=lambda self: self)
+    return out
+
+
+# ---- what the runtime gets --------------------------------------------------------------------------------------------------------------------
+
+def _add(a: Any, b: Any) -> Any:
+    if not modes.state.grad and type(a) in (Tensor, ArrayTensor) and type(b) is type(a) and a._data.dtype is b._data.dtype and a._data.dtype.kind == "f":
+        return a._wrap(np.asarray(np.add(a._data, b._data)))
+    return run(TORCH["add"], {"input": a, "other": b})
+
+
+def _converted(x: Any, dtype: DType) -> Any:
+    return _cast(x, dtype)
+
+
+def table() -> OpsTable:
+    """The operations of tensors."""
+    methods = _operators()
+    for name, public in TORCH.items():
+        front = public.op.front
+        if front is None or not (front.method or not front.function) or name in ("getitem", "setitem", "masked_set"):
+            continue
+        methods[name] = FUNCTIONS[name]
+        if front.inplace or name in _ALSO_INPLACE:
+            methods[f"{name}_"] = _inplace_method(public, f"{name}_")
+    methods.update(_extra_methods())
+    return OpsTable(add=_add, methods=methods, array_methods=_array_table(), cast=_converted)
+
+
+def stop_gradient(x: Any) -> Any:
+    """The value of ``x`` as a constant: no derivative flows through it, in any mode.
+
+    >>> import aotgrad as ag
+    >>> float(ag.grad(lambda x: x * ag.stop_gradient(x))(3.0))
+    3.0
+    """
+    if isinstance(x, (Traced, Tensor)):
+        return TracedArray._of(x._trace, x._trace.builder.stop_gradient(x._value)) if isinstance(x, TracedArray) else x.detach()
+    return x
+
+
+def numel(input: Any) -> Any:
+    """The number of elements."""
+    return input.numel()
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether ``obj`` is a tensor."""
+    return isinstance(obj, Tensor)
+
+
+def _numbers(x: Any) -> Any:
+    if isinstance(x, Traced):
+        raise AotgradTypeError(f"{user_loc()}: a traced value has no numbers yet to be compared in Python; compare elementwise with ==")
+    return x._data if isinstance(x, Tensor) else np.asarray(x)
+
+
+def equal(input: Any, other: Any) -> bool:
+    """Whether shapes and all elements are equal."""
+    return bool(np.array_equal(_numbers(input), _numbers(other)))
+
+
+def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether all elements agree within ``atol + rtol * |other|``."""
+    return bool(np.allclose(_numbers(input), _numbers(other), rtol=rtol, atol=atol, equal_nan=equal_nan))
+
+
+def detach(input: Any) -> Any:
+    """The same memory without a graph."""
+    return input.detach()
+
+
+ATTRIBUTES: dict[str, Any] = {
+    "numel": numel, "is_tensor": is_tensor, "equal": equal, "allclose": allclose, "detach": detach, "select": _select, "nonzero": _nonzero, "clone": _clone,
+    "masked_select": lambda input, mask: indexing.getitem(input, mask),
+}
+"""Public functions that are not in the registry."""

@@ -1,0 +1,279 @@
+"""NumPy functions and ufuncs on tensors and traced values: each goes to the op that serves it, or is refused with the user's line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from aotgrad_runtime.dtypes import as_dtype, bool_
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
+
+from . import indexing
+from .dispatch import NUMPY, TORCH, call, run
+from .eager import Dual
+from .trace import Traced, TracedArray, user_loc
+
+__all__ = ["array_function", "array_ufunc"]
+
+_REDUCE = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
+_ACCUMULATE = {"add": "cumsum", "multiply": "cumprod"}
+_BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not"}
+
+
+def _refused(name: str, why: str = "is not available for tensors and traced values") -> AotgradTypeError:
+    return AotgradTypeError(f"{user_loc()}: {name} {why}. Write it with functions that are (see the list of functions in the documentation), or, where no gradient is needed, "
+                            "take the numbers first: x.detach().numpy()")
+
+
+# ---- ufuncs -----------------------------------------------------------------------------------------------------------------------------
+
+def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """``np.sin(x)``, ``array + x``, ``np.add.reduce(x)``."""
+    name = ufunc.__name__
+    out = kwargs.pop("out", None)
+    if out is not None:
+        return _into(out, ufunc, method, inputs, kwargs)
+    if method == "__call__":
+        return _ufunc(name, inputs, kwargs)
+    if method == "reduce" and name in _REDUCE:
+        kwargs = {k: v for k, v in kwargs.items() if not (k == "dtype" and v is None)}
+        kwargs.setdefault("axis", 0)
+        return call(NUMPY[_REDUCE[name]], inputs[:1], {**kwargs, **dict(zip(("axis",), inputs[1:]))})
+    if method == "accumulate" and name in _ACCUMULATE:
+        return call(NUMPY[_ACCUMULATE[name]], inputs[:1], {"dim": kwargs.get("axis", inputs[1] if len(inputs) > 1 else 0)})
+    if method == "outer" and len(inputs) == 2:
+        x, y = (v if isinstance(v, Tensor) else np.asarray(v) for v in inputs)
+        return _ufunc(name, (_reshape(x, (*x.shape, *[1] * len(y.shape))), y), kwargs)
+    if method == "at":
+        raise AotgradTypeError(f"{user_loc()}: np.{name}.at writes into its first argument; use x = x.at[i].{'add' if name == 'add' else 'mul'}(v)")
+    raise _refused(f"np.{name}.{method}")
+
+
+def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if name in _BITS:
+        kinds = [x._dtype if isinstance(x, Tensor) else np.asarray(x).dtype for x in inputs]
+        if any(k not in (bool_, np.bool_) for k in kinds):
+            raise _refused(f"np.{name} of integers")
+        name = _BITS[name]
+    if name in ("positive", "conjugate"):
+        return call(TORCH["clone"], tuple(inputs), {})
+    public = NUMPY.get(name)
+    if public is None:
+        if _just_numbers(inputs):
+            return getattr(np, name)(*_numbers(inputs), **kwargs)
+        raise _refused(f"np.{name}")
+    return call(public, tuple(inputs), {k: v for k, v in kwargs.items() if not (k == "dtype" and v is None)})
+
+
+def _into(out: Any, ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    targets = out if isinstance(out, tuple) else (out,)
+    if len(targets) != 1 or not isinstance(targets[0], Tensor):
+        raise AotgradTypeError(f"{user_loc()}: np.{ufunc.__name__}: the result is a tensor and cannot be written into a NumPy array; write y = y + x instead of y += x, without out=")
+    result = array_ufunc(targets[0], ufunc, method, *inputs, **kwargs)
+    indexing.setitem(targets[0], Ellipsis, result)
+    return targets[0]
+
+
+# ---- functions --------------------------------------------------------------------------------------------------------------------------
+
+def array_function(self: Any, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``np.sum(x)``, ``np.concatenate([x, y])``, ``np.linalg.norm(x)``."""
+    module = getattr(func, "__module__", "") or ""
+    name = f"linalg.{func.__name__}" if module.startswith("numpy.linalg") else func.__name__
+    own = _FUNCTIONS.get(name)
+    if own is not None:
+        return own(*args, **kwargs)
+    public = NUMPY.get(name)
+    if public is not None and module in ("numpy", "numpy.linalg"):
+        kwargs = {k: v for k, v in kwargs.items() if k not in ("optimize", "casting") and v is not np._NoValue}
+        return call(public, args, kwargs)
+    if _just_numbers((*args, *kwargs.values())):
+        return func(*_numbers(args), **dict(zip(kwargs, _numbers(kwargs.values()))))
+    raise _refused(f"{module.replace('numpy', 'np', 1)}.{func.__name__}")
+
+
+def _leaves(values: Any) -> Any:
+    for v in values:
+        if isinstance(v, (list, tuple)):
+            yield from _leaves(v)
+        else:
+            yield v
+
+
+def _just_numbers(values: Any) -> bool:
+    """Whether nothing is lost by taking the arrays: no trace, no graph, no tangent."""
+    return not any(isinstance(v, Tensor) and (isinstance(v, (Traced, Dual)) or v._requires_grad) for v in _leaves(values))
+
+
+def _numbers(values: Any) -> list[Any]:
+    return [type(v)(_numbers(v)) if isinstance(v, (list, tuple)) else v._data if isinstance(v, Tensor) else v for v in values]
+
+
+def _reshape(x: Any, shape: tuple[Any, ...]) -> Any:
+    return x.reshape(shape) if isinstance(x, np.ndarray) else run(TORCH["reshape"], {"input": x, "shape": (shape,)})
+
+
+def _made_like(value: Any) -> Callable[..., Any]:
+    def like(a: Any, *rest: Any, dtype: Any = None, shape: Any = None, order: str = "K", subok: bool = True, device: Any = None) -> Any:
+        fill, rest = (rest[0], rest[1:]) if value is None else (value, rest)
+        dtype = rest[0] if rest else dtype
+        return filled_like(a, fill, dtype, shape)
+
+    return like
+
+
+def filled_like(a: Any, fill: Any, dtype: Any = None, shape: Any = None) -> Any:
+    """An array of one value with the shape and dtype of ``a`` unless given: of the kind of ``a``, so that tensors can be written into it."""
+    kind = (a._dtype if isinstance(a, Tensor) else as_dtype(np.asarray(a).dtype)) if dtype is None else as_dtype(dtype)
+    size = tuple(np.shape(a) if not isinstance(a, Tensor) else a.shape) if shape is None else tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    if isinstance(fill, Tensor):
+        return run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill, "dtype": kind}), "sizes": (size,)})
+    if isinstance(a, Traced):
+        value = a._trace.builder.full(shape=size, value=kind.np.type(fill).item(), dtype=kind)
+        return (TracedArray if isinstance(a, TracedArray) else type(a))._of(a._trace, value)
+    cls: Any = a._value_type if isinstance(a, Tensor) else ArrayTensor
+    return cls._wrap(np.full(size, fill, kind.np))
+
+
+def _size(a: Any, axis: Any = None) -> Any:
+    return a.numel() if axis is None else a.shape[axis]
+
+
+def _where(condition: Any, *values: Any) -> Any:
+    if values:
+        return call(NUMPY["where"], (condition, *values), {})
+    if isinstance(condition, Traced):
+        raise _refused("np.where(mask) with one argument", "has as many results as the mask holds, which is known only when the code runs")
+    return condition._data.nonzero()
+
+
+def _dims_at_least(rank: int) -> Callable[..., Any]:
+    def make(*arrays: Any) -> Any:
+        out = [x if len(np.shape(x) if not isinstance(x, Tensor) else x.shape) >= rank else _reshape(x if isinstance(x, Tensor) else np.asarray(x), _padded(x, rank)) for x in arrays]
+        return out[0] if len(out) == 1 else tuple(out)
+
+    return make
+
+
+def _padded(x: Any, rank: int) -> tuple[Any, ...]:
+    shape = tuple(x.shape) if isinstance(x, Tensor) else np.shape(x)
+    return (*[1] * (rank - len(shape)), *shape)
+
+
+def _together(value: Any) -> list[Any]:
+    out = _dims_at_least(1)(*value)
+    return [out] if len(value) == 1 else list(out)
+
+
+def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    arrays = _together(tup)
+    return call(NUMPY["concatenate"], (arrays, 0 if len(arrays[0].shape) == 1 else 1), {})
+
+
+def _vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+    arrays = _dims_at_least(2)(*tup)
+    return call(NUMPY["concatenate"], ([arrays] if len(tup) == 1 else list(arrays), 0), {})
+
+
+def _column_stack(tup: Any) -> Any:
+    columns = [x if len(x.shape) > 1 else _reshape(x, (x.shape[0], 1)) for x in _together(tup)]
+    return call(NUMPY["concatenate"], (columns, 1), {})
+
+
+def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
+    d = axis % len(a.shape)
+    for _ in range(n):
+        ahead, behind = (indexing.getitem(a, (*[slice(None)] * d, s)) for s in (slice(1, None), slice(None, -1)))
+        a = call(NUMPY["not_equal" if a._dtype is bool_ else "subtract"], (ahead, behind), {})
+    return a
+
+
+def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
+    d = axis % len(y.shape)
+    cut = [(*[slice(None)] * d, s) for s in (slice(1, None), slice(None, -1))]
+    ahead, behind = (y[c] for c in cut)
+    if x is not None:
+        x = x if isinstance(x, Tensor) else np.asarray(x)
+        dx = np.diff(x) if len(x.shape) == 1 else np.diff(x, axis=axis)
+        if len(x.shape) == 1:
+            dx = _reshape(dx, (*[1] * d, dx.shape[0], *[1] * (len(y.shape) - d - 1)))
+    return call(NUMPY["sum"], ((ahead + behind) * dx / 2.0,), {"axis": d})
+
+
+def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
+    if returned:
+        raise _refused("np.average with returned=True")
+    if weights is None:
+        return call(NUMPY["mean"], (a,), {"axis": axis, "keepdims": keepdims})
+    w = weights if isinstance(weights, Tensor) else np.asarray(weights)
+    if len(w.shape) != len(a.shape):
+        if not isinstance(axis, int):
+            raise AotgradValueError(f"{user_loc()}: np.average: weights of another shape than the array need one integer axis")
+        d = axis % len(a.shape)
+        w = _reshape(w, (*[1] * d, w.shape[0], *[1] * (len(a.shape) - d - 1)))
+    total = call(NUMPY["sum"], (w * call(TORCH["clone"], (a,), {}) * 0 + w,), {"axis": axis, "keepdims": keepdims})
+    return call(NUMPY["sum"], (a * w,), {"axis": axis, "keepdims": keepdims}) / total
+
+
+def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    x, y = (v if isinstance(v, Tensor) else np.asarray(v) for v in (a, b))
+    rx, ry = len(x.shape), len(y.shape)
+    left, right = (list(range(rx - axes, rx)), list(range(axes))) if isinstance(axes, int) else ([d % r for d in (v if isinstance(v, (list, tuple)) else [v])] for v, r in zip(axes, (rx, ry)))
+    names = "abcdefghijklmnopqrstuvwxyz"
+    nx, ny = list(names[:rx]), list(names[rx:rx + ry])
+    for i, j in zip(left, right):
+        ny[j] = nx[i]
+    kept = [c for i, c in enumerate(nx) if i not in left] + [c for j, c in enumerate(ny) if j not in right]
+    return call(NUMPY["einsum"], (f"{''.join(nx)},{''.join(ny)}->{''.join(kept)}", x, y), {})
+
+
+def _inner(a: Any, b: Any) -> Any:
+    rx, ry = (len(v.shape if isinstance(v, Tensor) else np.shape(v)) for v in (a, b))
+    return _tensordot(a, b, ([-1], [-1])) if rx and ry else a * b
+
+
+def _concrete(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Questions about numbers: asked of the arrays themselves (tangents and graphs do not matter)."""
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(v, Traced) for v in _leaves(args)):
+            raise _refused(f"np.{func.__name__}", "needs numbers, which a traced value has only when the code runs")
+        return func(*_numbers(args), **kwargs)
+
+    return ask
+
+
+def _dtype_of(x: Any) -> Any:
+    return x._dtype.np if isinstance(x, Tensor) else x
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "shape": lambda a: tuple(a.shape), "ndim": lambda a: len(a.shape), "size": _size, "where": _where, "copy": lambda a, order="K", subok=False: call(TORCH["clone"], (a,), {}),
+    "zeros_like": _made_like(0), "empty_like": _made_like(0), "ones_like": _made_like(1), "full_like": _made_like(None),
+    "atleast_1d": _dims_at_least(1), "atleast_2d": _dims_at_least(2), "hstack": _hstack, "vstack": _vstack, "column_stack": _column_stack,
+    "diff": _diff, "trapezoid": _trapezoid, "average": _average, "tensordot": _tensordot, "inner": _inner,
+    "append": lambda arr, values, axis=None: _append(arr, values, axis),
+    "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,), {"axis": axis, "keepdims": keepdims}),
+    "fliplr": lambda m: call(TORCH["flip"], (m, (1,)), {}), "flipud": lambda m: call(TORCH["flip"], (m, (0,)), {}),
+    "allclose": _concrete(np.allclose), "isclose": _concrete(np.isclose), "array_equal": _concrete(np.array_equal), "may_share_memory": _concrete(np.may_share_memory),
+    "shares_memory": _concrete(np.shares_memory), "array_repr": lambda a, *rest, **kw: repr(a), "array_str": lambda a, *rest, **kw: str(a), "nonzero": lambda a: a.nonzero(),
+    "result_type": lambda *xs: np.result_type(*map(_dtype_of, xs)), "iscomplexobj": lambda x: x._dtype.kind == "c", "isrealobj": lambda x: x._dtype.kind != "c",
+    "real": lambda val: val, "linalg.multi_dot": lambda arrays: _chain(arrays), "deg2rad": lambda x: x * (math.pi / 180),
+}
+
+
+def _append(arr: Any, values: Any, axis: Any) -> Any:
+    pair = [arr, values if isinstance(values, Tensor) else np.asarray(values)]
+    if axis is None:
+        pair, axis = [_reshape(x if isinstance(x, Tensor) else np.asarray(x), (-1,)) for x in pair], 0
+    return call(NUMPY["concatenate"], (pair, axis), {})
+
+
+def _chain(arrays: Sequence[Any]) -> Any:
+    out = arrays[0]
+    for x in arrays[1:]:
+        out = call(NUMPY["dot"], (out, x), {})
+    return out

@@ -1,0 +1,7 @@
+"""Neural network functions."""
+
+from __future__ import annotations
+
+from . import functional
+
+__all__ = ["functional"]
