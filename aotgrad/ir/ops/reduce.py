@@ -94,8 +94,16 @@ def _pick(b: Any, x: Any, index: Any, dim: int) -> Any:
     return b.sum(b.where(at, x, b.full_like(x, 0)), dims=(dim,))
 
 
+def _nonempty(b: Any, x: Any, dims: Sequence[int], name: str) -> None:
+    """The ops themselves give their identity over nothing (softmax needs that); the public functions have no value there."""
+    for d in dims:
+        if b.trace.example(x.type.shape[d]) == 0:
+            raise AotgradValueError(f"{name} over the empty dim {d} of {x.type} has no value; give at least one element")
+
+
 def _extremum_front(arg: str, full: str, pair: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        _nonempty(b, x, norm_dims(dim, len(x.type.shape)), pair)
         if dim is None:
             return b.emit(full, [x], {"dims": tuple(range(len(x.type.shape)))})[0]
         d = norm_dim(dim, len(x.type.shape))
@@ -109,6 +117,7 @@ def _extremum_front(arg: str, full: str, pair: str) -> Any:
 def _extremum_dims(full: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         dims = norm_dims(dim, len(x.type.shape))
+        _nonempty(b, x, dims, full)
         return _finish(b, x, b.emit(full, [x], {"dims": dims})[0], dims, keepdim)
 
     return canon
@@ -116,6 +125,7 @@ def _extremum_dims(full: str) -> Any:
 
 def _arg_front(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        _nonempty(b, x, norm_dims(dim, len(x.type.shape)), name)
         if dim is None:
             flat = b.to_shape(x, (x.type.size,))
             return _finish(b, x, b.emit(name, [flat], {"dim": 0})[0], tuple(range(len(x.type.shape))), keepdim)
@@ -164,15 +174,6 @@ def _reduction_front(name: str, canon: Any, np_names: tuple[str, ...] = (), np_c
 
 def _reduce_rule(types: Types, a: Attrs) -> Types:
     return (drop_dims(types[0], a["dims"]),)
-
-
-def _nonempty_rule(name: str) -> Any:
-    def rule(types: Types, a: Attrs) -> Types:
-        if any(types[0].shape[d] == 0 for d in a["dims"]):
-            raise AotgradValueError(f"{name} of an empty dimension of {types[0]} has no value; give at least one element")
-        return _reduce_rule(types, a)
-
-    return rule
 
 
 def _samples(empty: bool = True) -> Any:
@@ -226,9 +227,19 @@ def _extremum_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) ->
     return lambda lb, tangents: (lb.lmul(b.div(b.full_like(ties, 1), ties), lb.sum(lb.lmul(share, tangents[0]), dims=dims)),)
 
 
-for _name, _fn, _kind in (("amax", np.max, "max"), ("amin", np.min, "min")):
+def _bound(dtype: Any, sign: int) -> Any:
+    """The identity of max (sign -1) and min (sign 1)."""
+    if dtype.kind == "f":
+        return sign * np.inf
+    if dtype.kind == "b":
+        return sign > 0
+    return np.iinfo(dtype).min if sign < 0 else np.iinfo(dtype).max
+
+
+for _name, _fn, _kind, _sign in (("amax", np.max, "max", -1), ("amin", np.min, "min", 1)):
     register(OpDef(
-        _name, f"{_kind}imum over ``dims``; NaN wins; ties share the derivative evenly.", ("x",), _nonempty_rule(_name), lambda x, dims, fn=_fn: np.asarray(fn(x, axis=dims)),
+        _name, f"{_kind}imum over ``dims``; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number.", ("x",), _reduce_rule,
+        lambda x, dims, fn=_fn, sign=_sign: np.asarray(fn(x, axis=dims, initial=_bound(x.dtype, sign))),
         Linearize(_extremum_linearize), Reduce(_kind), {"dims": REQUIRED}, _samples(empty=False), layouts="row_major", exact=True,
         front=_reduction_front(_name, _extremum_dims(_name), (_name, _kind), np_extra="out=None, ")))
 
