@@ -293,3 +293,21 @@ def test_size_expression_as_output_shape() -> None:
     for n in (1, 2, 5, 17):
         x = RNG.normal(size=n)
         np.testing.assert_array_equal(p(x, guard=True), x[::2])
+
+
+@pytest.mark.parametrize("shape", [("m", "k", "n"), (40, 30, 50), (1, 5, 9), (9, 5, 1)])
+def test_bias_activation_and_its_mask_run_on_blocks_of_the_product(shape: Any) -> None:
+    m, k, n = shape
+
+    def body(b: Any, x: Any, w: Any, c: Any) -> Any:
+        z = b.add(b.dot(x, w), b.expand(c, (m_, n_)))
+        return b.relu(z), b.to_dtype(b.gt(z, b.full_like(z, 0)), z.type.dtype), b.sum(z, dims=(0,)), b.sum(z, dims=(0, 1))
+
+    types = [tensor_type([m, k], "float32"), tensor_type([k, n], "float32"), tensor_type([n], "float32")]
+    m_, n_ = types[0].shape[0], types[1].shape[1]
+    func = standard(build("f", types, body))
+    p = Program(func)
+    assert [x["kind"] for x in p.meta["kernels"]] == ["gemm", "epilogue"] and p.meta["kernels"][0]["epilogue"]
+    for trial in [shape] if isinstance(m, int) else [(130, 60, 70), (1, 1, 1), (0, 3, 2), (3, 0, 2), (17, 300, 5)]:
+        arrays = [RNG.normal(size=s).astype("float32") for s in ((trial[0], trial[1]), (trial[1], trial[2]), (trial[2],))]
+        agree(func, p, *arrays, scale=20)

@@ -77,7 +77,7 @@ class Nest(Item):
         self.writes: list[Op] = []
         self.src = 0
         self.layout: Any = None
-        self.epilogue: Kern | None = None
+        self.epilogue: Op | None = None  # the product whose blocks it runs on
 
 
 def size_one(shape: Sequence[DimLike]) -> bool:
@@ -211,7 +211,8 @@ class _Analysis:
                 plan.views[op] = view_of(op)  # type: ignore[assignment]
             elif kind in ("red", "kern"):
                 for r in op.results:
-                    self.src[r], self.cost[r] = bit, 0
+                    # What is made of a product is stored, so that the product itself need not be: its readers then run on its blocks.
+                    self.src[r], self.cost[r] = bit, CHEAP + 1 if op.name == "dot" else 0
                     bit <<= 1
                 if kind == "red":
                     self.rows[op.result] = frozenset((op,))
@@ -550,6 +551,13 @@ class _Analysis:
         if op.name in WRITES:
             self._write(op, pos, uses)
             return
+        nest = self._epilogue(op, uses) if op.name == "dot" else None
+        if nest is not None:
+            nest.epilogue = op
+            del self.plan.memory[op.result]
+            for o in op.operands:
+                self._request(o, nest, "strided")
+            return
         item = self._item(Kern(len(self.items), pos, op))
         self._place(item, uses)
         if op.name == "concatenate":
@@ -568,6 +576,14 @@ class _Analysis:
                 self._overwrite(item, i, op.results[i - first], pos)
             else:
                 self._request(o, item, "strided")
+
+    def _epilogue(self, op: Op, uses: list[tuple[Item, How]]) -> Nest | None:
+        """The nest that alone reads this product, element by element: it runs on each block while that is in cache."""
+        v, nest = op.result, uses[0][0]
+        if v.type.rank != 2 or size_one(v.type.shape) or not isinstance(nest, Nest) or nest.space != v.type.shape:
+            return None
+        plain = nest.epilogue is None and nest.outer is None and not nest.writes and nest.layout is None
+        return nest if plain and all(u is nest and h == identity(v.type.shape) for u, h in uses) else None
 
     def _overwrite(self, item: Kern, i: int, result: Value, pos: int) -> None:
         """Operand ``i`` and ``result`` share a buffer; an operand given twice is copied first."""

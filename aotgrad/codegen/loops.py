@@ -132,7 +132,7 @@ class NestEmitter:
         self.phases: list[Phase] = []
         self.outer_loops: list[Loop] = []
         self.temps: list[Store] = []
-        self.ranges: dict[int, tuple[Index, Index]] = {}
+        self.blocked = False  # runs on one block of a product at a time: every dim a loop of its own, reductions join in memory
         self.order: list[int] = []
         self.scratch: dict[Value, Access] = {}
 
@@ -212,7 +212,7 @@ class NestEmitter:
         if v in cx.plan.memory:
             access = cx.buffers.stored(v)
             red.target = (access.store, access.at(m))
-        elif red.result is not None and set(self.outer) & dims:
+        elif red.result is not None and (self.blocked or set(self.outer) & dims):
             temp = cx.work.take(v.type.dtype, 1)
             self.temps.append(temp)
             red.target = (temp, (0, {}))
@@ -231,16 +231,16 @@ class NestEmitter:
                 self._place_reduction(red, ph)
 
     def _make(self, order: Sequence[int], strides: Sequence[dict[int, DimLike]], reduced: Sequence[frozenset[int]]) -> list[Loop]:
-        if not self.ranges:
+        if not self.blocked:
             return collapse(order, self.space, strides, reduced)
-        return [Loop((d,), self.space[d], *self.ranges[d]) for d in order]
+        return [Loop((d,), self.space[d]) for d in order]
 
     def _place_reduction(self, red: Reduction, ph: Phase) -> None:
         red.start = len(ph.loops)
         while red.start and set(ph.loops[red.start - 1].dims) <= red.dims:
             red.start -= 1
         outside = {d for lp in ph.loops[:red.start] for d in lp.dims} | set(self.outer)
-        red.partial = bool(outside & red.dims)
+        red.partial = self.blocked or bool(outside & red.dims)
 
     def _strides(self, ph: Phase) -> list[dict[int, DimLike]]:
         out = [p[1] for n in ph.nodes for p in n.places]
@@ -259,13 +259,21 @@ class NestEmitter:
 
     def emit(self) -> None:
         """Writes the loops."""
+        self.prepare()
+        for ph in self.phases:
+            self._evaluate(ph, 0)
+        self._outer(0)
+        self.finish()
+
+    def prepare(self) -> None:
+        """Starts the reductions that are updated in memory."""
         for ph in self.phases:
             for red in ph.reds:
                 if red.partial or red.start == len(ph.loops) and ph.loops:
                     self._initialise(red)
-        for ph in self.phases:
-            self._evaluate(ph, 0)
-        self._outer(0)
+
+    def finish(self) -> None:
+        """Reads what was reduced to one element in memory; frees temporaries."""
         for ph in self.phases:
             for red in ph.reds:
                 if red.result is not None and red.result not in self.cx.regs:
@@ -274,6 +282,24 @@ class NestEmitter:
                     self.cx.regs[red.result] = self.kb.load(store.mem, self.kb.dim(place[0]))
         for temp in self.temps:
             self.cx.work.give_back(temp)
+
+    def stores(self) -> list[Store]:
+        """Every buffer that the loops touch."""
+        out: dict[Store, None] = {}
+        for ph in self.phases:
+            out.update((n.access.store, None) for n in ph.nodes if n.access is not None)
+            out.update((r.store, None) for r in (*ph.before, *ph.roots))
+            out.update((r.target[0], None) for r in ph.reds if r.target is not None)
+        return list(out)
+
+    def places(self) -> list[Place]:
+        """Every position expression of the loops."""
+        out: list[Place] = []
+        for ph in self.phases:
+            out += [p for n in ph.nodes for p in n.places]
+            out += [r.place for r in (*ph.before, *ph.roots)]
+            out += [r.target[1] for r in ph.reds if r.target is not None]
+        return out
 
     def _initialise(self, red: Reduction) -> None:
         assert red.target is not None, f"{red.op} needs memory"

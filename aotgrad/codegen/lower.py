@@ -17,6 +17,7 @@ from .exprs import apply, const_of
 from .fusion import Item, Kern, Nest, Plan, Scalar, analyse
 from .kernel import KernelBuilder, function
 from .loops import Context, NestEmitter, scalar_of
+from .lowering_dot import dot_nest
 from .lowering_kernels import emit_kernel
 from .target import Target
 
@@ -110,6 +111,9 @@ def _emit(cx: Context, item: Item) -> None:
     if isinstance(item, Scalar):
         _scalar(cx, item)
     elif isinstance(item, Nest):
+        if item.epilogue is not None:
+            dot_nest(cx, item)
+            return
         nest = NestEmitter(cx, item)
         nest.build()
         nest.emit()

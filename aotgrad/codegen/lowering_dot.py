@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..ir import dims
-from ..ir.core import Value
+from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from . import gemm
-from .access import Access
-from .fusion import Kern
-from .kernel import Index, register
-from .loops import Context
+from .access import Access, identity
+from .bufferise import dense
+from .exprs import Node
+from .fusion import Item, Kern, Nest
+from .kernel import Index, as_ktype, helper, register
+from .kernel_types import INDEX
+from .loops import Context, NestEmitter
 from .lowering_index import place_of, rounds
 
-__all__ = ["dot", "workspace_bound"]
+__all__ = ["dot", "dot_nest", "workspace_bound"]
 
 _SMALL = 8
 
@@ -34,35 +37,105 @@ def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike]) -> DimLik
 
 def dot(cx: Context, item: Kern) -> None:
     """The product of the last two dims, batched over the leading ones."""
-    op = item.op
-    assert op is not None
+    assert item.op is not None
+    _product(cx, item, item.op, cx.buffers.stored(item.op.result), None)
+
+
+def _is_small(op: Op) -> bool:
+    t = op.result.type
+    sizes = (*t.shape[-2:], op.operands[0].type.shape[-1])
+    return t.dtype.mlir not in ("f64", "f32") or all(isinstance(d, int) and d <= _SMALL for d in sizes)
+
+
+def _product(cx: Context, item: Item, op: Op, c: Access, epilogue: tuple[str, Sequence[Value]] | None) -> None:
     a, b = (cx.buffers.access(item, o) for o in op.operands)
-    c, t = cx.buffers.stored(op.result), op.result.type
-    k = op.operands[0].type.shape[-1]
+    t, k = op.result.type, op.operands[0].type.shape[-1]
     m, n = t.shape[-2:]
-    lead = list(range(t.rank - 2))
-    small = all(isinstance(d, int) and d <= _SMALL for d in (m, n, k))
-    direct = small or t.dtype.mlir not in ("f64", "f32")
-    work = None if direct else cx.work.take_bytes(workspace_bound(t.dtype, cx.target, (m, n, k)))
+    lead, small = list(range(t.rank - 2)), _is_small(op)
+    work = None if small else cx.work.take_bytes(workspace_bound(t.dtype, cx.target, (m, n, k)))
     with rounds(cx, t.shape[:-2]) as at:
         fixed = dict(zip(lead, at))
         parts = [place_of(x, fixed, [])[0] for x in (a, b, c)]
         strides = [x.strides[-2:] for x in (a, b, c)]
-        if direct:
+        if work is None:
             _small(cx, t.dtype, (m, n, k), (a, b, c), parts, strides)
         else:
-            assert work is not None
-            _gemm(cx, (m, n, k), (a, b, c), parts, strides, work.mem)
+            _gemm(cx, (m, n, k), (a, b, c), parts, strides, work.mem, epilogue)
     if work is not None:
         cx.work.give_back(work)
-    cx.report.append({"kind": "small dot" if direct else "gemm", "sizes": [str(m), str(n), str(k)], "batch": str(dims.product(t.shape[:-2]))})
+    cx.report.append({"kind": "small dot" if small else "gemm", "sizes": [str(m), str(n), str(k)], "batch": str(dims.product(t.shape[:-2])),
+                      "epilogue": epilogue is not None})
+
+
+def dot_nest(cx: Context, nest: Nest) -> None:
+    """A product and the loop nest that alone reads it. The product is built where the nest leaves its first result of the same type."""
+    op = nest.epilogue
+    assert op is not None
+    t = op.result.type
+    homes = [cx.buffers.stored(v) for v in nest.stored if v.type == t and nest.members[v] == identity(t.shape)]
+    homes = [h for h in homes if h.strides[1] in (0, 1)]
+    temp = None if homes else cx.work.take(t.dtype, t.size)
+    c = homes[0] if temp is None else dense(temp, t)
+    cx.buffers.place(op.result, c)
+    e = NestEmitter(cx, nest)
+    e.blocked = not _is_small(op)
+    e.build()
+    if e.blocked:
+        e.prepare()
+        _product(cx, nest, op, c, _block_function(cx, e))
+        e.finish()
+    else:
+        _product(cx, nest, op, c, None)
+        e.emit()
+    if temp is not None:
+        cx.work.give_back(temp)
+    cx.report.append({**e.describe(), "kind": "epilogue" if e.blocked else "loop"})
+
+
+def _block_function(cx: Context, e: NestEmitter) -> tuple[str, Sequence[Value]]:
+    """The nest as a kernel function of a block (m0, m1, n0, n1); everything else it uses is captured."""
+    stores, nodes = e.stores(), _all_nodes(e)
+    held = [n for n in nodes if n.kind == "value"]  # registers of the surrounding code
+    symbols = {s for base, strides in e.places() for d in (base, *strides.values()) for s in dims.symbols_of(d)}
+    symbols |= {s for n in nodes if n.op is not None and n.op.name == "size" for s in dims.symbols_of(n.op.attrs["dim"])}
+    names = sorted(symbols)
+    captures = [*(s.mem for s in stores), *(n.val for n in held), *(cx.kb.sizes[s] for s in names)]
+    func, kb = helper(cx.module.fresh("block"), [INDEX] * 4 + [as_ktype(v.type) for v in captures], names)
+    m0, m1, n0, n1, *given = func.args
+    saved = [s.mem for s in stores]
+    for s, arg in zip(stores, given):
+        s.mem = arg
+    for n, arg in zip(held, given[len(stores):]):
+        n.val = arg
+    for ph in e.phases:
+        for loop in ph.loops:
+            loop.low, loop.high = (m0, m1) if loop.dims == (0,) else (n0, n1)
+    outer, e.kb = e.kb, kb
+    e.run_phase(e.phases[0])
+    e.kb = outer
+    kb.ret()
+    for s, mem in zip(stores, saved):
+        s.mem = mem
+    cx.module.funcs.append(func)
+    return func.name, captures
+
+
+def _all_nodes(e: NestEmitter) -> list[Node]:
+    """Nodes of the nest, with those that need no computing."""
+    out: dict[Node, None] = {}
+    for ph in e.phases:
+        for n in (*ph.nodes, *(r.node for r in (*ph.before, *ph.roots)), *(r.node for r in ph.reds)):
+            out[n] = None
+            out.update(dict.fromkeys(n.args))
+    return list(out)
 
 
 def _unit(stride: DimLike, size: DimLike, value: DimLike) -> DimLike:
     return value if isinstance(size, int) and size == 1 else stride
 
 
-def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]], work: Value) -> None:
+def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]], work: Value,
+          epilogue: tuple[str, Sequence[Value]] | None) -> None:
     kb = cx.kb
     m, n, k = sizes
     # A dim of size 1 has no stride of its own; the one that makes the other contiguous is taken.
@@ -72,7 +145,7 @@ def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Se
     mems = [x.store.mem for x in xs]
     at = [kb.dim(x) for x in bases]
     kb.gemm([kb.dim(d) for d in sizes], (mems[0], at[0], kb.dim(rows_a), kb.dim(cols_a)), (mems[1], at[1], kb.dim(rows_b), kb.dim(cols_b)),
-            (mems[2], at[2], kb.dim(rows_c)), work)
+            (mems[2], at[2], kb.dim(rows_c)), work, epilogue=epilogue[0] if epilogue else None, captures=epilogue[1] if epilogue else ())
 
 
 def _small(cx: Context, dtype: Any, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> None:
