@@ -1,10 +1,10 @@
-"""The gradient through a differential equation: which first speed brings a damped pendulum to a given angle after two seconds?"""
+"""The gradient through a differential equation: which first speed brings a damped pendulum to a given angle after half a second?"""
 
 import numpy as np
 
 import aotgrad as ag
 
-STEPS, DT = 400, 0.005
+STEPS, DT = 100, 0.005
 
 
 def angle_after(speed):

@@ -11,7 +11,7 @@ def rosenbrock(x):
 
 
 value_and_gradient = ag.compile(ag.value_and_grad(rosenbrock))
-hessian_times = ag.compile(lambda x, v: ag.hvp(rosenbrock, (x,), (v,)))
+hessian_times = ag.compile(lambda x, v: ag.hvp(rosenbrock, x, v))
 
 found = minimize(value_and_gradient, np.zeros(200), jac=True, hessp=hessian_times, method="trust-ncg", options={"maxiter": 1000})
 print(f"{found.message} value {found.fun:.1e} after {found.nit} iterations, largest error {np.max(np.abs(found.x - 1)):.1e}")

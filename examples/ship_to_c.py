@@ -23,7 +23,7 @@ int main(void) {
   double theta[2] = {0.1, 0.2}, t[4] = {0.5, 1.0, 1.5, 2.5}, value, gradient[2];
   void *workspace = malloc((size_t)weibull_grad_workspace(4) + 1);
   int32_t code = weibull_grad(theta, t, 4, &value, gradient, workspace);
-  printf("%.15g %.15g %.15g\\n", value, gradient[0], gradient[1]);
+  printf("%.17g %.17g %.17g\\n", value, gradient[0], gradient[1]);
   free(workspace);
   return code;
 }
@@ -33,7 +33,7 @@ ag.aot.build(negative_log_likelihood, ["theta: f64[2]", "t: f64[n]"], grad=["the
 library = ag.load("build/libweibull.so")
 theta, times = np.array([0.1, 0.2]), np.array([0.5, 1.0, 1.5, 2.5])
 value, gradient = library.weibull_grad(theta, times)
-print(f"from Python: {value:.15g} {gradient[0]:.15g} {gradient[1]:.15g}")
+print(f"from Python: {value:.17g} {gradient[0]:.17g} {gradient[1]:.17g}")
 
 compiler = shutil.which("cc") or shutil.which("gcc")
 if compiler:

@@ -24,7 +24,7 @@ def run(bench: Bench) -> None:
     extra = 1e9 * (rows[OURS]["seconds"] - rows["empty builtin"]["seconds"])
     bench.target("call over an empty METH_FASTCALL builtin, scalar out", extra, FLOOR, unit="ns")
     bound = ag.compile(lambda x: x + 1).prebind(x)
-    rows = bench.case("bound buffers", [Candidate(OURS, bound, lambda out: [out]), Candidate("empty builtin", builtin, lambda out: [x + 1])], [x + 1], 0.0)
+    rows = bench.case("bound buffers", [Candidate(OURS, bound, lambda out: [bound.out]), Candidate("empty builtin", builtin, lambda out: [x + 1])], [x + 1], 0.0)
     bench.target("prebound call over an empty METH_FASTCALL builtin", 1e9 * (rows[OURS]["seconds"] - rows["empty builtin"]["seconds"]), FLOOR, unit="ns")
     _arrays(bench, x, y, z)
     _other_forms(bench, x, y)

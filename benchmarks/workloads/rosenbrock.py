@@ -56,8 +56,9 @@ def _against(bench: Bench, rows: dict[str, Any], name: str, n: int, ours: float,
 
 
 def _prebound(both: Any, x: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """A call with fixed buffers: results stay in arrays that the call gives again and again."""
-    return both.prebind(x), lambda out: out
+    """A call with fixed buffers, and how to read its results."""
+    run = both.prebind(x)
+    return run, lambda out: run.out
 
 
 def numba(x: Any) -> Candidate:

@@ -1,0 +1,37 @@
+"""Every page shows what its code really prints; every example runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_outputs_are_real(page: str) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "run_docs.py"), str(ROOT / page)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_run(example: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(ROOT / example)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip()
+
+
+def test_a_wrong_output_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 1\n```\n\n```python\nprint(x + 1)\n```\n```text\n3\n```\n", encoding="utf-8")
+    tool = [sys.executable, str(ROOT / "tools" / "run_docs.py")]
+    done = subprocess.run([*tool, str(page)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "page.md:5" in done.stdout
+    assert subprocess.run([*tool, "--update", str(page)], capture_output=True, timeout=60).returncode == 0
+    assert "```text\n2\n```" in page.read_text(encoding="utf-8")
+    assert subprocess.run([*tool, str(page)], capture_output=True, timeout=60).returncode == 0
