@@ -153,7 +153,8 @@ def _execute(plan: list[Any], arrays: Arrays) -> list[Any]:
 def _implementation(op: Op) -> Callable[..., Any]:
     definition = opdef.get(op.name)
     if op.regions:
-        return lambda *xs: interp.run_op(op, xs, {})
+        one = len(op.results) == 1
+        return lambda *xs: interp.run_op(op, xs, {})[0] if one else interp.run_op(op, xs, {})
     if not definition.exact:
         kernel = native.kernel(op)
         if kernel is not None:
