@@ -15,7 +15,7 @@ from aotgrad_runtime.dtypes import DType, bool_
 
 from ..ir import opdef
 from ..ir.core import Op, Value
-from ..ir.dims import Dim, DimLike
+from ..ir.dims import Dim, DimLike, symbol
 from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
@@ -134,7 +134,11 @@ class NestEmitter:
         self.temps: list[Store] = []
         self.blocked = False  # runs on one block of a product at a time: every dim a loop of its own, reductions join in memory
         self.order: list[int] = []
+        self.across = False  # lanes are neighbours in the last outer loop, not in the inner ones
+        self.wide: tuple[int, Value | None] | None = None  # lanes and mask while that loop is open
         self.scratch: dict[Value, Access] = {}
+        self.lane_symbol = ""
+        self.row_size: DimLike = 1
 
     # ---- building -----------------------------------------------------------------------------------------------------------------
 
@@ -169,9 +173,10 @@ class NestEmitter:
             for d in reversed(inner):
                 strides[d] = size
                 size = size * self.space[d]
-            store = self.cx.work.take(v.type.dtype, size)
+            store = Store(None, v.type.dtype, "work")  # gets memory when it is known how many rows it holds
             self.temps.append(store)
             self.scratch[v] = Access(store, 0, tuple(strides))
+            self.row_size = size
 
     def _phase(self, graph: Graph, p: int) -> Phase:
         nest, split, buffers, ph = self.nest, self.split, self.cx.buffers, Phase()
@@ -229,6 +234,46 @@ class NestEmitter:
             levels(ph.nodes, [lp.dims for lp in (*self.outer_loops, *ph.loops)])
             for red in ph.reds:
                 self._place_reduction(red, ph)
+        self.across = self._lanes_across(every)
+        lanes = self._width() if self.across else 1
+        for a in self.scratch.values():
+            made = self.cx.work.take(a.store.dtype, self.row_size * lanes)
+            a.store.mem, a.store.block = made.mem, made.block
+        if self.across and self.scratch:
+            self._interleave(lanes)
+
+    def _lanes_across(self, strides: Sequence[dict[int, DimLike]]) -> bool:
+        """Whether more accesses are contiguous in the last outer loop than inside (a softmax over the first dim)."""
+        if not self.outer_loops or any(set(self.outer_loops[-1].dims) & r.dims for ph in self.phases for r in ph.reds):
+            return False
+        last = self.outer_loops[-1].dims[-1]
+        inner = {ph.loops[-1].dims[-1] for ph in self.phases if ph.loops}
+        units = [{d for d, s in st.items() if isinstance(s, int) and s == 1} for st in strides]
+        return sum(last in u for u in units) > sum(bool(u & inner) for u in units)
+
+    def _interleave(self, lanes: int) -> None:
+        """Row buffers hold one row per lane, whatever the round of the outer loop is."""
+        last = self.outer_loops[-1].dims[-1]
+        name = self.lane_symbol = f"_v{len(self.kb.sizes)}"
+        self.kb.sizes[name] = self.kb.index(0)
+        places: dict[Store, Place] = {}
+        for a in self.scratch.values():
+            strides = {d: s * lanes for d, s in enumerate(a.strides) if not (isinstance(s, int) and s == 0)}
+            places[a.store] = (-symbol(name), {**strides, last: 1})
+        for ph in self.phases:
+            for n in ph.nodes:
+                if n.access is not None and n.access.store in places:
+                    n.places, n.dims = [places[n.access.store]], n.dims | {last}
+            for r in ph.roots:
+                r.place = places.get(r.store, r.place)
+
+    def _width(self) -> int:
+        """Lanes when they lie across the last outer loop."""
+        lanes = int(self.cx.target.vector_bits) // (8 * max(4, *(self._itemsize(ph, None) for ph in self.phases)))
+        size = self.outer_loops[-1].size
+        while isinstance(size, int) and lanes > 1 and lanes // 2 >= size:
+            lanes //= 2
+        return lanes
 
     def _make(self, order: Sequence[int], strides: Sequence[dict[int, DimLike]], reduced: Sequence[frozenset[int]]) -> list[Loop]:
         if not self.blocked:
@@ -315,21 +360,53 @@ class NestEmitter:
         self._inner(ph, 0, {})
 
     def _outer(self, level: int) -> None:
-        if level < len(self.outer_loops):
-            loop = self.outer_loops[level]
-            with self.kb.for_(loop.low, self._high(loop)) as lp:
-                self.ivs.append((loop, lp.iv))
-                if level + 1 < len(self.outer_loops):
-                    for ph in self.phases:
-                        self._evaluate(ph, level + 1)
-                self._outer(level + 1)
-                self.ivs.pop()
+        if level == len(self.outer_loops):
+            self._phases_here(level)
             return
+        loop = self.outer_loops[level]
+        if self.across and level + 1 == len(self.outer_loops):
+            self._outer_lanes(loop)
+            return
+        with self.kb.for_(loop.low, self._high(loop)) as lp:
+            self.ivs.append((loop, lp.iv))
+            if level + 1 < len(self.outer_loops):
+                for ph in self.phases:
+                    self._evaluate(ph, level + 1)
+            self._outer(level + 1)
+            self.ivs.pop()
+
+    def _outer_lanes(self, loop: Loop) -> None:
+        """The last outer loop by vectors, each running all phases; then a masked rest."""
+        kb, lanes, high = self.kb, self._width(), self._high(loop)
+        rest = kb.rem(high, lanes)
+        end = kb.sub(high, rest)
+        with kb.for_(0, end, lanes) as lp:
+            self._lanes_here(loop, lp.iv, lanes, None)
+        if isinstance(rest, int) and rest == 0:
+            return
+        mask = kb.create_mask(rest, lanes) if lanes > 1 else None
+        with kb.if_(kb.cmp("gt", rest, 0)) as br, br.then():
+            self._lanes_here(loop, end, lanes, mask)
+
+    def _lanes_here(self, loop: Loop, iv: Index, lanes: int, mask: Value | None) -> None:
+        if self.lane_symbol:
+            self.kb.sizes[self.lane_symbol] = self.kb.index(iv)
+        for ph in self.phases:
+            for n in ph.nodes:
+                n.val = None if n.level >= len(self.outer_loops) else n.val
+        self.ivs.append((loop, iv))
+        self.wide = (lanes, mask)
+        self._phases_here(len(self.outer_loops))
+        self.wide = None
+        self.ivs.pop()
+
+    def _phases_here(self, level: int) -> None:
+        lanes, mask = self.wide or (1, None)
         for ph in self.phases:
             if level:
                 self._evaluate(ph, level)
             for root in ph.before:
-                self._store(root, self._value(root.node, {}), 1, None)
+                self._store(root, self._value(root.node, {}), lanes, mask)
             if ph.roots or ph.reds:
                 self._inner(ph, 0, {})
 
@@ -343,7 +420,7 @@ class NestEmitter:
             return
         for n in ph.nodes:
             if n.level == level and n.val is None and n.kind != "slot":
-                n.val = self._compute(n, {}, 1, None)
+                n.val = self._compute(n, {}, *(self.wide or (1, None)))
 
     def _inner(self, ph: Phase, li: int, accs: dict[int, list[Value] | None]) -> dict[int, list[Value] | None]:
         if li:
@@ -371,28 +448,34 @@ class NestEmitter:
 
     def _straight(self, ph: Phase) -> None:
         for root in ph.roots:
-            self._store(root, self._value(root.node, {}), 1, None)
+            self._store(root, self._value(root.node, {}), *(self.wide or (1, None)))
         for red in ph.reds:
             self._deliver(red, self._value(red.node, {}))
 
     # ---- the innermost loop ---------------------------------------------------------------------------------------------------------
 
-    def _lanes(self, ph: Phase) -> int:
-        loop = ph.loops[-1]
-        inner = set(loop.dims)
+    def _itemsize(self, ph: Phase, inner: set[int] | None) -> int:
+        """Bytes of the widest element that a phase handles (with ``inner``: in those dims)."""
         sizes = [4]
         for n in ph.nodes:
-            if n.dims & inner or n.kind == "ew":
+            if inner is None or n.dims & inner or n.kind == "ew":
                 t = n.access.store.dtype if n.access is not None else n.op.result.type.dtype if n.op is not None else bool_
                 sizes.append(t.itemsize if t is not bool_ else 1)
-        sizes += [r.store.dtype.itemsize for r in ph.roots] + [r.dtype.itemsize for r in ph.reds]
-        lanes = int(self.cx.target.vector_bits) // (8 * max(sizes))
+        return max([*sizes, *(r.store.dtype.itemsize for r in (*ph.roots, *ph.before)), *(r.dtype.itemsize for r in ph.reds)])
+
+    def _lanes(self, ph: Phase) -> int:
+        """Step of the innermost loop."""
+        if self.across:
+            return 1
+        loop = ph.loops[-1]
+        lanes = int(self.cx.target.vector_bits) // (8 * self._itemsize(ph, set(loop.dims)))
         if isinstance(loop.size, int):
             while lanes > 1 and lanes // 2 >= loop.size:
                 lanes //= 2
         return max(lanes, 1)
 
     def _identities(self, red: Reduction, lanes: int) -> list[Value]:
+        lanes = self.wide[0] if self.wide else lanes
         k = self.kb.scalars(lanes)
         start = -0.0 if red.combine == "add" and red.dtype.kind == "f" else k.identity(red.combine, red.dtype)
         return [self.kb.constant(start, register(red.dtype, lanes))] * CHAINS
@@ -478,6 +561,8 @@ class NestEmitter:
 
     def _body(self, ph: Phase, iv: Index, lanes: int, mask: Value | None, accs: dict[int, list[Value]]) -> None:
         """One vector of every node; stores; one step of each chain (``accs`` is changed: its chains rotate)."""
+        select = self.wide is None
+        lanes, mask = self.wide or (lanes, mask)
         self.ivs.append((ph.loops[-1], iv))
         env: dict[Node, Value] = {}
         vector = len(self.outer_loops) + len(ph.loops)
@@ -493,7 +578,7 @@ class NestEmitter:
                 self._update(red, x, lanes, mask)
                 continue
             chains = accs[i]
-            if mask is not None:
+            if mask is not None and select:
                 x = k.select(mask, x, self._identities(red, lanes)[0])
             accs[i] = [*chains[1:], k.combine(red.combine, chains[0], x)]
         self.ivs.pop()
@@ -552,6 +637,9 @@ class NestEmitter:
         return at
 
     def _inner_stride(self, place: Place) -> DimLike:
+        """Stride from lane to lane."""
+        if self.wide:
+            return place[1].get(self.outer_loops[-1].dims[-1], 0)
         return place[1].get(self.ivs[-1][0].dims[-1], 0) if self.ivs else 0
 
     def _positions(self, place: Place, lanes: int) -> Index:
@@ -608,23 +696,26 @@ class NestEmitter:
 
     def _finish(self, red: Reduction, chains: list[Value] | None) -> None:
         assert chains is not None
-        k = self.kb.scalars(1)
+        k = self.kb.scalars(self.wide[0] if self.wide else 1)
         a, b, c, d = chains
-        x = k.reduce(red.combine, k.combine(red.combine, k.combine(red.combine, a, b), k.combine(red.combine, c, d)))
+        x = k.combine(red.combine, k.combine(red.combine, a, b), k.combine(red.combine, c, d))
+        if not self.wide:
+            x = k.reduce(red.combine, x)
         if red.combine == "add" and red.dtype.kind == "f":
             x = k.add(x, k.const(0.0, x))  # an empty sum is 0, not the -0 that chains start from
         self._deliver(red, x)
 
     def _deliver(self, red: Reduction, x: Value) -> None:
+        lanes, mask = self.wide or (1, None)
         if red.partial:
-            self._update(red, x, 1, None)
+            self._update(red, x, lanes, mask)
             return
         if red.slot is not None:
             red.slot.value = x
         if red.result is not None and not self.outer_loops:
             self.cx.regs[red.result] = x
         if red.target is not None:
-            self._put(x, *red.target, 1, None)
+            self._put(x, *red.target, lanes, mask)
 
     # ---- report -------------------------------------------------------------------------------------------------------------------
 
@@ -645,7 +736,7 @@ class NestEmitter:
                     written = written + self._bytes(*red.target)
         depth = max((len(self.outer_loops) + len(ph.loops) for ph in self.phases), default=0)
         return {"kind": "loop", "depth": depth, "loops": sum(1 for ph in self.phases if ph.loops), "outer": len(self.outer_loops),
-                "read": str(read), "written": str(written), "lanes": [self._lanes(ph) for ph in self.phases if ph.loops]}
+                "read": str(read), "written": str(written), "lanes": [self._width() if self.across else self._lanes(ph) for ph in self.phases if ph.loops]}
 
     def _bytes(self, store: Store, place: Place) -> DimLike:
         size: DimLike = store.dtype.itemsize
