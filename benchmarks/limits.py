@@ -24,7 +24,7 @@ from aotgrad_runtime.loader import Library, load_bytes
 
 __all__ = ["copy_bandwidth", "empty_builtin", "empty_native", "fma_peak"]
 
-CHAINS, STEPS = 24, 2000
+CHAINS, STEPS = 24, 50_000
 _EMPTY_C = """#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 static PyObject *empty(PyObject *self, PyObject *const *args, Py_ssize_t n) { Py_RETURN_NONE; }

@@ -58,7 +58,7 @@ def run(bench: Bench) -> None:
     with tempfile.TemporaryDirectory() as folder:
         times = [_python(_IMPORT.format(module="aotgrad"), folder) for _ in range(2 * repeats)]
         _report(bench, "import aotgrad, over import numpy", times, _IMPORT_LIMIT, "")
-        for module in ("aotgrad_runtime", "llvmlite.binding", "lark"):
+        for module in ("aotgrad_runtime.library", "llvmlite.binding", "lark"):
             times = [_python(_IMPORT.format(module=module), folder) for _ in range(repeats)]
             bench.fact(f"import {module}, over import numpy", float(np.median(times)), "s", f"{min(times):.4f} to {max(times):.4f}")
 
