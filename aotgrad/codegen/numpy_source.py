@@ -443,9 +443,11 @@ def _bind(w: _Writer, names: Sequence[str]) -> None:
     f = w.f
     known: set[str] = set()
     checks: list[tuple[str, str, str]] = []
+    if names:
+        ranks = ", ".join(f"{p.type.rank} ({p.name})" for p in f.inputs)
+        w.put(f"if {' or '.join(f'{name}.ndim != {p.type.rank}' for p, name in zip(f.inputs, names))}:")
+        w.put(f'    raise ValueError("{f.name}: the ranks of the arguments must be {ranks}")')
     for p, name in zip(f.inputs, names):
-        if p.type.rank:
-            checks.append((f"{name}.ndim", str(p.type.rank), f"{p.name} must have rank {p.type.rank}"))
         for axis, d in enumerate(p.type.shape):
             symbol = d.as_symbol() if isinstance(d, Dim) else None
             if symbol is not None and symbol not in known:
@@ -474,9 +476,13 @@ def _solved(w: _Writer, names: Sequence[str], symbol: str) -> str:
     raise AotgradNotImplementedError(f"{w.f.name}: no argument tells the size {symbol}, which --emit python needs; give some argument the shape [{symbol}]")
 
 
+def _sizes_text(t: TensorType) -> str:
+    return f"[{', '.join(map(dims.to_text, t.shape))}]" if t.shape else ""
+
+
 def _docstring(f: CFunction) -> list[str]:
     lines = [line for part in f.doc.replace("\\", "\\\\").replace('"""', "'''").splitlines() for line in (textwrap.wrap(part, 140) or [""])]
-    lines += ["", *(f"{p.name}: {p.type.dtype.name}[{', '.join(map(str, p.type.shape))}]{' ' + p.doc if p.doc else ''}" for p in (*f.inputs, *f.outputs))]
+    lines += ["", *(f"{p.name}: {p.type.dtype.name}{_sizes_text(p.type)}{'. ' + p.doc if p.doc else ''}" for p in (*f.inputs, *f.outputs))]
     return [f'    """{lines[0]}', *(f"    {line}".rstrip() for line in lines[1:]), '    """']
 
 

@@ -217,8 +217,8 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     results, the gradient per name, then for each pair of names (a, b), b not before a, the second derivatives, of shape ``a.shape + b.shape``. Gradient and Hessian are
     those of the first result, which must be one number. In C: ``int32_t NAME(inputs..., int64_t sizes in order of first appearance..., outputs..., void *workspace)``.
 
-    ``target``: native, x86-64-v2, x86-64-v3, x86-64-v4, x86-64 or aarch64-linux-gnu. ``emit``: any of so, a, o, h, ll, asm, mlir, python (one file that needs
-    NumPy alone); with h also NAME.pc and NAMEConfig.cmake. ``checks=False``: indices out of range are clamped instead of reported. Files are equal for equal input.
+    ``target``: native, x86-64-v3, x86-64-v4 or aarch64-linux-gnu. ``emit``: any of so, a, o, h, ll, asm, mlir, python (one file that needs NumPy alone); with h
+    also NAME.pc and NAMEConfig.cmake. ``checks=False``: indices out of range are clamped instead of reported. Files are equal for equal input.
 
     Raises ``AotgradError``: a text that is not understood, an unknown name, integers in ``grad``, a size that the code needs as a number, an unwritable folder.
 
@@ -237,6 +237,8 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
         raise AotgradValueError(f"{title or 'this function'} has no name that C could use; pass name='...'")
     header.c_name(title, "the library's name")
     machine = target if isinstance(target, Target) else Target.named(target)
+    if not machine.fma:
+        raise AotgradNotImplementedError(f"target {machine.cpu} has no fused multiply-add, which generated code relies on; use x86-64-v3 or later, or aarch64-linux-gnu")
     declared = Declared(_declared(args))
     program = aot_trace.trace(f, title, declared)
     doc = _doc(f, title)

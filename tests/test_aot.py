@@ -1,0 +1,490 @@
+"""Libraries built ahead of time: what is in them, what C and Python see, and what becomes of bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.library import describe_text, load, read_description
+
+import aotgrad as ag
+from aotgrad.codegen import numpy_source
+from aotgrad.codegen.cabi import CFunction, Param
+from aotgrad.frontend import aot
+from aotgrad.ir import TensorType, interp, opdef
+from aotgrad.ir import build as build_ir
+from aotgrad.ir.parser import parse_module
+from aotgrad.ir.transforms.cleanup import standard
+from aotgrad_runtime.arrays import DTYPES
+
+ROOT = Path(__file__).resolve().parents[1]
+RNG = np.random.default_rng(20)
+
+
+def rosenbrock(x: Any) -> Any:
+    """The Rosenbrock function."""
+    return np.sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+
+def softreg(w: Any, b: Any, x: Any, y: Any) -> Any:
+    """Mean cross-entropy of softmax regression."""
+    z = x @ w + b
+    z = z - np.max(z, axis=1, keepdims=True)
+    return np.mean(np.log(np.sum(np.exp(z), axis=1)) - np.sum(z * y, axis=1))
+
+
+def mixed(x: Any, k: Any, a: Any) -> Any:
+    """A number, an array and an integer."""
+    return np.sum(np.sin(x) * k) * a, np.exp(x) * a, np.argmax(x)
+
+
+def recurrent(start: Any, u: Any) -> Any:
+    """A scan."""
+
+    def step(c: Any, v: Any) -> Any:
+        c = np.sin(c) + v
+        return c, c * c
+
+    last, squares = ag.scan(step, start, u)
+    return np.sum(squares) + last
+
+
+SOFTREG = ["w: f64[d, k]", "b: f64[k]", "x: f64[n, d]", "y: f64[n, k]"]
+
+
+def softreg_data(n: int = 9) -> list[Any]:
+    labels = RNG.integers(0, 3, n)
+    return [RNG.normal(size=(4, 3)), RNG.normal(size=3), RNG.normal(size=(n, 4)), np.eye(3)[labels]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("aot")
+    emit = ("so", "a", "o", "h", "ll", "asm", "mlir", "python")
+    # x86-64-v3, because valgrind knows no AVX-512
+    aot.build(rosenbrock, ["x: f64[n]"], grad="x", jvp="x", hess="x", out=out, emit=emit, target="x86-64-v3")
+    aot.build(softreg, SOFTREG, grad=("w", "b"), jvp=("b", "w"), hess="b", out=out, emit=emit, target="x86-64-v3")
+    aot.build(mixed, ["x: f64[n]", "k: i64", "a: f64"], grad=("a", "x"), out=out, emit=emit, target="x86-64-v3")
+    aot.build(recurrent, ["start: f64", "u: f64[n]"], grad=("start", "u"), hess=("u", "start"), out=out, emit=emit, target="x86-64-v3")
+    return out
+
+
+def numpy_module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def flat(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------------------------
+
+def central(f: Callable[..., Any], args: list[Any], i: int) -> Any:
+    """The gradient for argument i by central differences."""
+    x = np.asarray(args[i], float)
+    out = np.zeros(x.shape)
+    for at in np.ndindex(x.shape):
+        moved = []
+        for h in (1e-6, -1e-6):
+            y = x.copy()
+            y[at] += h
+            moved.append(f(*args[:i], y, *args[i + 1:]))
+        out[at] = (moved[0] - moved[1]) / 2e-6
+    return out
+
+
+def test_values_and_derivatives(folder: Path) -> None:
+    library = load(folder / "libsoftreg.so")
+    data = softreg_data()
+    w, b, *rest = data
+    tw, tb = RNG.normal(size=w.shape), RNG.normal(size=b.shape)
+    value, gw, gb = library.softreg_grad(*data)
+    assert value == library.softreg(*data)
+    np.testing.assert_allclose(value, softreg(*data), rtol=1e-14)
+    np.testing.assert_allclose(gw, central(softreg, data, 0), atol=1e-8)
+    np.testing.assert_allclose(gb, central(softreg, data, 1), atol=1e-8)
+    value_j, moved = library.softreg_jvp(*data, tb, tw)
+    assert value_j == value
+    np.testing.assert_allclose(moved, np.sum(gw * tw) + np.sum(gb * tb), rtol=1e-12)
+    value_h, gb_h, hess = library.softreg_hess(*data)
+    np.testing.assert_allclose((value_h, *gb_h), (value, *gb), rtol=1e-14)
+    for j in range(3):
+        column = central(lambda v: library.softreg_grad(w, v, *rest)[2][j], [b], 0)  # noqa: B023
+        np.testing.assert_allclose(hess[j], column, atol=1e-8)
+
+
+def test_hessian_blocks_of_a_loop(folder: Path) -> None:
+    library = load(folder / "librecurrent.so")
+    start, u = 0.3, RNG.normal(size=5)
+    value, grad_u, grad_start, hess_u, hess_u_start, hess_start = library.recurrent_hess(start, u)
+    assert [x.shape for x in (grad_u, hess_u, hess_u_start)] == [(5,), (5, 5), (5,)]
+    np.testing.assert_allclose(library.recurrent_grad(start, u)[1:][0], grad_start, rtol=1e-14)
+    np.testing.assert_allclose(grad_start, central(library.recurrent, [start, u], 0), atol=1e-8)
+    np.testing.assert_allclose(hess_u, hess_u.T, atol=1e-13)
+    for i in range(5):
+        np.testing.assert_allclose(hess_u[i], central(lambda v: library.recurrent_grad(start, v)[2][i], [u], 0), atol=1e-8)  # noqa: B023
+    np.testing.assert_allclose(hess_u_start, central(lambda v: library.recurrent_grad(start, v)[1], [u], 0), atol=1e-8)
+    np.testing.assert_allclose(hess_start, central(lambda s: library.recurrent_grad(s, u)[1], [start], 0), atol=1e-8)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 64, 1000])
+def test_one_library_for_all_sizes(folder: Path, n: int) -> None:
+    library = load(folder / "librosenbrock.so")
+    x = RNG.normal(size=n)
+    value, grad = library.rosenbrock_grad(x)
+    np.testing.assert_allclose(value, rosenbrock(x), rtol=1e-13)
+    assert grad.shape == (n,)
+    if n < 100:
+        np.testing.assert_allclose(grad, central(rosenbrock, [x], 0), rtol=1e-5, atol=1e-5)
+
+
+def test_results_of_several_types(folder: Path) -> None:
+    library = load(folder / "libmixed.so")
+    x = RNG.normal(size=6)
+    total, big, at = library.mixed(x, 3, 2.5)
+    assert (type(total), big.dtype, type(at), at) == (np.float64, np.float64, np.int64, np.argmax(x))
+    np.testing.assert_allclose(big, np.exp(x) * 2.5, rtol=1e-14)
+    results = library.mixed_grad(x, 3, 2.5)
+    assert len(results) == 5  # the results, then the gradients in the order asked for
+    np.testing.assert_allclose(results[3], np.sum(np.sin(x) * 3), rtol=1e-13)
+    np.testing.assert_allclose(results[4], np.cos(x) * 3 * 2.5, rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["rosenbrock", "softreg", "mixed", "recurrent"])
+def test_numpy_source_agrees(folder: Path, name: str) -> None:
+    library, module = load(folder / f"lib{name}.so"), numpy_module(folder / f"{name}.py")
+    assert set(module.__all__) == set(library.signatures)
+    sizes = {"n": 5, "d": 4, "k": 3}
+    for s in library.signatures.values():
+        args = [np.int64(3) if a.dtype.kind == "i" else RNG.normal(size=[d if isinstance(d, int) else sizes[d] for d in a.shape]) for a in s.inputs]
+        got, want = flat(getattr(library, s.name)(*args)), flat(getattr(module, s.name)(*args))
+        assert [(np.shape(a), a.dtype) for a in got] == [(np.shape(b), b.dtype) for b in want]
+        for a, b in zip(got, want):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def _single_ops() -> list[tuple[str, int]]:
+    return [(name, i) for name, op in opdef.all_ops().items() if not op.regions and op.samples is not None for i in range(len(list(op.samples())))]
+
+
+def test_every_op_has_a_numpy_form() -> None:
+    count = 0
+    for name, i in _single_ops():
+        sample = list(opdef.get(name).samples())[i]  # type: ignore[misc]
+        arrays = [np.asarray(o) for o in sample.operands]
+        types = [TensorType(o.shape, DTYPES[o.dtype]) for o in arrays]
+        func = standard(build_ir("f", types, lambda b, *xs: b.emit(name, xs, sample.attrs)))  # noqa: B023
+        params = [tuple(Param(f"{stem}{j}", t) for j, t in enumerate(ts)) for stem, ts in (("x", types), ("y", func.out_types))]
+        space: dict[str, Any] = {}
+        exec(numpy_source.module("m", [CFunction("f", "value", "", func, *params, (), ())], "0"), space)
+        for got, want in zip(flat(space["f"](*arrays)), interp.run(func, *arrays)):
+            assert (np.shape(got), np.asarray(got).dtype) == (want.shape, want.dtype), (name, sample.name)
+            np.testing.assert_allclose(got, want, rtol=1e-12, err_msg=f"{name} {sample.name}")
+        count += 1
+    assert count > 300
+
+
+def test_python_file_needs_numpy_alone_and_reads_well(folder: Path) -> None:
+    text = (folder / "rosenbrock.py").read_text()
+    assert [line for line in text.splitlines() if "import" in line] == ["import numpy as np"]
+    assert "# test_aot.py:" in text and "return np.sum(100.0" in text  # the user's lines beside what they became
+    assert max(map(len, text.splitlines())) < 200
+
+
+def test_tensor_text_is_valid_ir(folder: Path) -> None:
+    funcs = parse_module((folder / "softreg.mlir").read_text(), "softreg.mlir")
+    assert [f.name for f in funcs] == ["softreg", "softreg_grad", "softreg_jvp", "softreg_hess"]
+    data = softreg_data()
+    np.testing.assert_allclose(interp.run(funcs[1], *data)[1], load(folder / "libsoftreg.so").softreg_grad(*data)[1], rtol=1e-10, atol=1e-14)
+
+
+# ---- what is in the library ---------------------------------------------------------------------------------------------------------------
+
+def test_library_needs_nothing_and_shows_its_functions_alone(folder: Path) -> None:
+    elffile = pytest.importorskip("elftools.elf.elffile")
+    for name, kinds in (("softreg", ("", "_grad", "_jvp", "_hess")), ("mixed", ("", "_grad"))):
+        with open(folder / f"lib{name}.so", "rb") as file:
+            elf = elffile.ELFFile(file)
+            tags = [t.entry.d_tag for t in elf.get_section_by_name(".dynamic").iter_tags()]
+            assert "DT_NEEDED" not in tags and "DT_TEXTREL" not in tags
+            symbols = {s.name for s in elf.get_section_by_name(".dynsym").iter_symbols() if s.name}
+            assert symbols == {f"{name}{k}{part}" for k in kinds for part in ("", "_workspace")} | {f"{name}_meta"}
+            assert not elf.get_section_by_name(".data") and not elf.get_section_by_name(".bss")  # no state
+        with open(folder / f"{name}.o", "rb") as file:
+            table = elffile.ELFFile(file).get_section_by_name(".symtab")
+            visible = {s.name for s in table.iter_symbols() if s["st_info"]["bind"] == "STB_GLOBAL"}
+            assert visible == symbols
+
+
+def digests(where: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(where.iterdir())}
+
+
+_AGAIN = """
+import sys
+import numpy as np
+import aotgrad as ag
+from aotgrad.frontend import aot
+sys.path.insert(0, {tests!r})
+from test_aot import SOFTREG, softreg
+aot.build(softreg, SOFTREG, grad=("w", "b"), jvp=("b", "w"), hess="b", out=sys.argv[1], emit=("so", "a", "o", "h", "ll", "asm", "mlir", "python"), target="x86-64-v3")
+"""
+
+
+def test_equal_input_gives_equal_files(folder: Path, tmp_path: Path) -> None:
+    script = _AGAIN.format(tests=str(ROOT / "tests"))
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env={"PYTHONHASHSEED": "77", "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)})
+    here = digests(folder)
+    assert digests(tmp_path) == {k: v for k, v in here.items() if "softreg" in k}
+
+
+def test_all_or_nothing_is_written(tmp_path: Path) -> None:
+    built = aot.build(rosenbrock, ["x: f64[n]"], out=tmp_path / "new" / "deep", name="r", emit="so,h")
+    assert sorted(p.name for p in (tmp_path / "new" / "deep").iterdir()) == ["libr.so", "r.h", "r.pc", "rConfig.cmake"]
+    assert str(built.library) in str(built) and built.functions == ("r",)
+    before = digests(built.library.parent)
+    with pytest.raises(AotgradError):
+        aot.build(lambda x: x[99999999:].reshape(3), ["x: f64[n]"], out=built.library.parent, name="r", emit="so,h")
+    assert digests(built.library.parent) == before
+
+
+def test_other_processors(tmp_path: Path) -> None:
+    built = aot.build(softreg, SOFTREG, grad="w", out=tmp_path, target="aarch64-linux-gnu", emit=("so", "a", "h"))
+    _, description = read_description(built.library.read_bytes(), str(built.library))
+    assert "aarch64" in describe_text(description) and "softreg_grad(w: float64[d, k], b: float64[k]" in describe_text(description)
+    if sys.platform == "linux" and "aarch64" not in __import__("platform").machine():
+        with pytest.raises(AotgradValueError, match="it is for aarch64"):
+            load(built.library)
+    with pytest.raises(AotgradNotImplementedError, match="fused multiply-add"):
+        aot.build(softreg, SOFTREG, out=tmp_path, target="x86-64-v2")
+    with pytest.raises(AotgradValueError, match="riscv"):
+        aot.build(softreg, SOFTREG, out=tmp_path, target="riscv")
+
+
+def test_sizes_found_equal_are_guards(tmp_path: Path) -> None:
+    library = load(aot.build(lambda x, y: np.sum(x * y), ["x: f64[n]", "y: f64[m]"], grad="x", out=tmp_path, name="dotted", emit="so,h,python"))
+    assert "Size m must be equal to n" in (tmp_path / "dotted.h").read_text() or "Size n must be equal to m" in (tmp_path / "dotted.h").read_text()
+    assert "int64_t n, int64_t m," in (tmp_path / "dotted.h").read_text()  # the sizes of the text, whatever was found out
+    np.testing.assert_array_equal(library.dotted_grad(np.ones(3), np.arange(3.0))[1], np.arange(3.0))
+    with pytest.raises(AotgradValueError, match=r"must be equal to .* the arguments have \d and \d"):
+        library.dotted(np.ones(3), np.ones(4))
+    with pytest.raises(ValueError, match="must be equal"):
+        numpy_module(tmp_path / "dotted.py").dotted(np.ones(3), np.ones(4))
+
+
+def test_expressions_in_sizes(tmp_path: Path) -> None:
+    library = load(aot.build(lambda x, y: x[0] * np.sum(x) + y[0], ["x: f64[2*n + 1]", "y: f64[n, m]"], out=tmp_path, name="odd", emit="so,python"))
+    x, y = RNG.normal(size=7), RNG.normal(size=(3, 2))
+    for f in (library.odd, numpy_module(tmp_path / "odd.py").odd):
+        np.testing.assert_allclose(f(x, y), x[0] * np.sum(x) + y[0], rtol=1e-14)
+    with pytest.raises(AotgradValueError, match=r"argument x has size 6 in dim 0, it should be 2 \* n \+ 1 = 7"):
+        library.odd(np.ones(6), y)
+    alone = load(aot.build(np.negative, ["x: f64[3*n]"], out=tmp_path, name="alone", emit="so"))
+    np.testing.assert_array_equal(alone.alone(np.arange(6.0)), -np.arange(6.0))
+    with pytest.raises(AotgradValueError, match="argument x has size 7 in dim 0, which is not 3"):
+        alone.alone(np.ones(7))
+
+
+def test_pytree_arguments_defaults_and_captured_arrays(tmp_path: Path) -> None:
+    scale = np.array([1.0, 2.0])
+
+    def f(params: Any, x: Any, power: int = 2) -> Any:
+        return np.sum((x @ params["w"] + params["b"]) ** power * scale)
+
+    built = aot.build(f, {"params": {"w": "f64[k, 2]", "b": "f64[2]"}, "x": "f64[n, k]"}, grad="params", out=tmp_path, name="tree", emit="so")
+    library = load(built)
+    names = [a.name for a in library.signatures["tree_grad"].inputs]
+    assert names == ["params_b", "params_w", "x"]
+    b, w, x = RNG.normal(size=2), RNG.normal(size=(3, 2)), RNG.normal(size=(4, 3))
+    value, gb, gw = library.tree_grad(b, w, x)
+    np.testing.assert_allclose(value, f({"w": w, "b": b}, x), rtol=1e-13)
+    np.testing.assert_allclose(gb, 2 * scale * np.sum(x @ w + b, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(gw, x.T @ (2 * scale * (x @ w + b)), rtol=1e-12)
+
+
+def test_channels_last_argument(tmp_path: Path) -> None:
+    built = aot.build(lambda x: np.sum(np.sin(x) * x), ["x: f32[n, 3, h, w] channels_last"], grad="x", out=tmp_path, name="picture", emit="so,h")
+    assert "in the order [0, 2, 3, 1]" in (tmp_path / "picture.h").read_text()
+    x = RNG.normal(size=(2, 3, 4, 5)).astype(np.float32)
+    last = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    for given in (x, last):
+        value, grad = load(built).picture_grad(given)
+        assert grad.strides == last.strides
+        np.testing.assert_allclose(grad, np.cos(x) * x + np.sin(x), rtol=1e-5, atol=1e-6)
+
+
+# ---- Python without the compiler --------------------------------------------------------------------------------------------------------------
+
+_ALONE = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("llvmlite", "lark", "aotgrad"):
+            raise ImportError(name + " is blocked")
+sys.meta_path.insert(0, Blocker())
+import numpy as np
+from aotgrad_runtime.library import load
+library = load(sys.argv[1])
+x = np.load(sys.argv[2])
+np.savez(sys.argv[3], *library.rosenbrock_grad(x))
+top = {m.split(".")[0] for m in sys.modules}
+assert not top & {"llvmlite", "lark", "aotgrad", "scipy"}, top
+"""
+
+
+def test_loads_with_numpy_alone(folder: Path, tmp_path: Path) -> None:
+    x = RNG.normal(size=50)
+    np.save(tmp_path / "x.npy", x)
+    subprocess.run([sys.executable, "-c", _ALONE, str(folder / "librosenbrock.so"), str(tmp_path / "x.npy"), str(tmp_path / "out.npz")], check=True)
+    with np.load(tmp_path / "out.npz") as out:
+        value, grad = load(folder / "librosenbrock.so").rosenbrock_grad(x)
+        np.testing.assert_array_equal(out["arr_0"], value)
+        np.testing.assert_array_equal(out["arr_1"], grad)
+
+
+def test_loaded_functions_describe_themselves(folder: Path) -> None:
+    library = load(folder / "libmixed.so")
+    f = library.mixed_grad
+    assert str(inspect.signature(f)) == "(x: 'float64[n]', k: 'int64', a: 'float64')"
+    assert f.__name__ == "mixed_grad" and "Gradient of value_0 for a." in f.__doc__
+    assert "mixed(x: float64[n], k: int64, a: float64) -> (value_0: float64, value_1: float64[n], value_2: int64)" in library.__doc__
+    assert {"mixed", "mixed_grad"} <= set(dir(library)) and not hasattr(library, "other")
+    again = pickle.loads(pickle.dumps(f))
+    x = np.arange(3.0)
+    assert flat(again(x, 1, 2.0))[0] == flat(f(x, 1, 2.0))[0]
+
+
+def test_arguments_of_every_kind(folder: Path) -> None:
+    library = load(folder / "libmixed.so")
+    x = RNG.normal(size=4)
+    want = library.mixed(x, 3, 2.5)[0]
+    strided, swapped = np.repeat(x, 2)[::2], x.astype(">f8")
+    for args in ((strided, 3, 2.5), (swapped, 3, 2.5), (list(x), np.int64(3), np.float64(2.5)), (x, np.array(3), np.array(2.5)), (x, 3, np.float32(2.5)), (x, np.int8(3), 2.5)):
+        assert library.mixed(*args)[0] == want
+    assert library.mixed(a=2.5, x=x, k=3)[0] == want
+    assert library.mixed(x, 3, 2)[0] == library.mixed(x, 3, 2.0)[0]
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    assert library.mixed(read_only, 3, 2.5)[0] == want
+
+
+def test_wrong_arguments_name_themselves(folder: Path) -> None:
+    library = load(folder / "libmixed.so")
+    x = np.ones(3)
+    cases: list[tuple[tuple[Any, ...], type[AotgradError], str]] = [
+        ((x, 3), AotgradTypeError, "missing a required argument: 'a'"), ((np.ones((2, 2)), 3, 1.0), AotgradValueError, "argument x should be float64.n., it has rank 2"),
+        ((x, 2.5, 1.0), AotgradTypeError, "argument k should be int64, its dtype is float64"), ((x, 3, "a"), AotgradTypeError, "argument a should be float64"),
+        ((x.astype(complex), 3, 1.0), AotgradTypeError, "argument x should be .* complex128"), ((x, None, 1.0), AotgradTypeError, "argument k"),
+        ((x, 1 << 80, 1.0), AotgradTypeError, "argument k"), (([[1.0], [1.0, 2.0]], 3, 1.0), AotgradTypeError, "argument x"),
+    ]
+    for args, kind, match in cases:
+        with pytest.raises(kind, match=match):
+            library.mixed(*args)
+    softmax = load(folder / "libsoftreg.so")
+    w, b, xs, y = softreg_data()
+    with pytest.raises(AotgradValueError, match="argument b has size 2 in dim 0, it should be k = 3"):
+        softmax.softreg(w, b[:2], xs, y)
+
+
+def test_index_errors_carry_the_line(tmp_path: Path) -> None:
+    def pick(x: Any, i: Any) -> Any:
+        return x[i]
+
+    library = load(aot.build(pick, ["x: f64[n]", "i: i64[m]"], out=tmp_path, emit="so"))
+    np.testing.assert_array_equal(library.pick(np.arange(4.0), np.array([3, 0])), [3.0, 0.0])
+    with pytest.raises(AotgradIndexError, match=r"test_aot.py:\d+: pick: index 4 is out of range for size 4"):
+        library.pick(np.arange(4.0), np.array([1, 4]))
+
+
+def test_eight_threads(folder: Path) -> None:
+    library = load(folder / "libsoftreg.so")
+    inputs = [softreg_data(n) for n in range(1, 65)]
+    want = [library.softreg_hess(*data) for data in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda data: library.softreg_hess(*data), inputs * 4))
+    for a, b in zip(got, want * 4):
+        for p, q in zip(a, b):
+            np.testing.assert_array_equal(p, q)
+
+
+# ---- bad files ------------------------------------------------------------------------------------------------------------------------------
+
+def test_damaged_and_foreign_files(folder: Path, tmp_path: Path) -> None:
+    data = (folder / "librosenbrock.so").read_bytes()
+    bad = tmp_path / "bad.so"
+    for at in (5, 70, len(data) // 3, len(data) // 2, len(data) - 9):
+        bad.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1:])
+        with pytest.raises(AotgradError, match="bad.so"):
+            load(bad)
+    for content in (b"", b"\x7fELF", data[:1000], data[:-1], b"#!/bin/sh\n", Path(sys.executable).resolve().read_bytes()[:100000]):
+        bad.write_bytes(content)
+        with pytest.raises(AotgradError, match="bad.so"):
+            load(bad)
+    with pytest.raises(AotgradRuntimeError, match="missing.so"):
+        load(tmp_path / "missing.so")
+    with pytest.raises(AotgradError):
+        load(tmp_path)
+
+
+# ---- bad builds -----------------------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("args", "match"), [
+    (["x: f65[n]"], "'x: f65.n.': dtype 'f65' is not one of"), (["x f64[n]"], "'x f64.n.' is not understood"), (["x: f64[n"], "is not understood"), (["x: f64[n,]"], "size '' is not"),
+    (["x: f64[-3]"], "size -3 is negative"), (["x: f64[n/2]"], "is not understood"), (["2x: f64"], "'2x' is not an argument name"), (["x: f64", "x: f64"], "x is given twice"),
+    (["y: f64[n]"], "needs a type for its parameter x"), (["x: f64[n]", "y: f64"], "has no parameter 'y'"), ([3], "3 is not understood"), (["x: f64[n] channels_last"], "4 or 5 sizes"),
+    ([], "needs a type for its parameter x"),
+])
+def test_bad_argument_texts(tmp_path: Path, args: Any, match: str) -> None:
+    with pytest.raises(AotgradValueError, match=match):
+        aot.build(rosenbrock, args, out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_bad_requests(tmp_path: Path) -> None:
+    x = ["x: f64[n]"]
+    cases: list[tuple[Callable[[], Any], str]] = [
+        (lambda: aot.build(rosenbrock, x, grad="z", out=tmp_path), "grad: there is no argument 'z'; the arguments are x"),
+        (lambda: aot.build(mixed, ["x: f64[n]", "k: i64", "a: f64"], jvp="k", out=tmp_path), "jvp: argument k is int64"),
+        (lambda: aot.build(np.exp, x, grad="x", out=tmp_path), r"grad: the first result of exp is float64\[n\]"),
+        (lambda: aot.build(rosenbrock, x, out=tmp_path, name="int"), "'int' cannot name a C function"), (lambda: aot.build(lambda x: x, x, out=tmp_path), "name="),
+        (lambda: aot.build(rosenbrock, x, out=tmp_path, emit="exe"), "emit: 'exe' is not one of"), (lambda: aot.build(rosenbrock, x, out=tmp_path, threads=4), "threads=4"),
+        (lambda: aot.build(3, x, out=tmp_path), "int is not callable"),  # type: ignore[arg-type]
+        (lambda: aot.build(lambda x: x + np.ones(3), x, out=tmp_path, name="f"), "size n of argument x meets size 3"),
+        (lambda: aot.build(lambda x: x[0] if len(x) > 2 else x[1], x, out=tmp_path, name="f"), r"test_aot.py:\d+: .*symbolic"),
+        (lambda: aot.build(lambda x: x if x[0] > 0 else -x, x, out=tmp_path, name="f"), r"test_aot.py:\d+: a traced value is used as a condition"),
+        (lambda: aot.build(lambda x: float(x[0]), x, out=tmp_path, name="f"), r"test_aot.py:\d+: "), (lambda: aot.build(lambda x: None, x, out=tmp_path, name="f"), "returns nothing"),
+        (lambda: aot.build(lambda x: "a", x, out=tmp_path, name="f"), "str"),
+    ]
+    for make, match in cases:
+        with pytest.raises(AotgradError, match=match):
+            make()
+    assert not list(tmp_path.iterdir())
+
+
+def test_unwritable_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "under", Path("/proc/none")):
+        with pytest.raises(AotgradRuntimeError, match="cannot be written"):
+            aot.build(rosenbrock, ["x: f64[n]"], out=out, emit="h")
+
+
+def test_names_that_c_reserves(tmp_path: Path) -> None:
+    built = aot.build(lambda double, n, workspace: np.sum(double) * n + workspace, ["double: f64[n]", "n: f64", "workspace: f64"], out=tmp_path, name="odd", emit="so,h")
+    assert "odd(const double *double_, const double *n, const double *workspace_, int64_t n_, double *value, void *workspace)" in textwrap.dedent((tmp_path / "odd.h").read_text())
+    assert load(built).odd(np.ones(3), 2.0, 1.0) == 7.0
