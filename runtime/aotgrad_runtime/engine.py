@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import modes, tape
+from . import modes, profiler, tape
 from .errors import AotgradRuntimeError, AotgradTypeError
 from .tape import AccumulateGrad, Node, Value
 
@@ -24,10 +24,11 @@ _BFLOAT16_ONE: Final = 0x3F80
 class _Run:
     """One backward pass: what waits for what, what has arrived, what is wanted."""
 
-    __slots__ = ("buffers", "captured", "keep", "needed", "results", "waiting")
+    __slots__ = ("buffers", "captured", "keep", "needed", "recorder", "results", "waiting")
 
     def __init__(self, roots: Sequence[tape.Edge], targets: Sequence[tape.Edge] | None, keep: bool) -> None:
         self.keep = keep
+        self.recorder = profiler.state.recorder
         self.buffers: dict[Node, list[Any]] = {}
         self.captured: dict[Node, list[tuple[int, int]]] = {}  # node: (which output, which result)
         self.results: list[Any] = [None] * len(targets or ())
@@ -103,7 +104,8 @@ def _count_towards(starts: list[Node], captured: Iterable[Node]) -> tuple[dict[N
 def _run(run: _Run, starts: list[Node]) -> None:
     """The pass itself. ``starts`` hold their seeds already."""
     waiting, buffers, put, keep = run.waiting, run.buffers, run.put, run.keep
-    everything = run.needed is None
+    recorder = run.recorder
+    everything = run.needed is None and recorder is None
     heap: list[tuple[int, Node]] = []
     leaves: list[AccumulateGrad] = []
     ready = [node for node in starts if waiting.get(node) == 0]
@@ -114,7 +116,10 @@ def _run(run: _Run, starts: list[Node]) -> None:
             else:
                 heappush(heap, (-node._seq, node))
         for end in leaves:
-            _finish_leaf(run, end)
+            if recorder is None:
+                _finish_leaf(run, end)
+            else:
+                recorder.leaf(_finish_leaf, run, end)
         leaves.clear()
         if not heap:
             return
@@ -161,7 +166,8 @@ def _run_node(run: _Run, node: Node, cts: tuple[Any, ...]) -> tuple[Any, ...] | 
             return None
     if extra is not None:
         cts = tape.run_pre_hooks(extra, cts)
-    grads = tape.run_apply(node, cts)
+    recorder = run.recorder
+    grads = tape.run_apply(node, cts) if recorder is None else recorder.node(tape.run_apply, node, cts)
     return grads if extra is None else tape.run_post_hooks(extra, grads, cts)
 
 
