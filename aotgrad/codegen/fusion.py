@@ -18,6 +18,7 @@ from ..ir.core import Block, Op, Value
 from ..ir.dims import DimLike
 from ..ir.opdef import ViewMap
 from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
+from .prepare import prepare
 
 __all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "view_of", "weight", "write_map"]
 
@@ -137,8 +138,9 @@ class Plan:
 
     def __init__(self, block: Block, registers: frozenset[int] = frozenset(), donated: Mapping[Value, int] | None = None) -> None:
         self.block, self.registers, self.donated = block, registers, dict(donated or {})
-        self.ops: list[Op] = list(block.ops)
-        self.outputs: list[Value] = list(block.outputs)
+        ops, outputs = prepare(block)
+        self.ops: list[Op] = list(ops)
+        self.outputs: list[Value] = list(outputs)
         self.kind: dict[Op, str] = {}
         self.views: dict[Op, ViewMap] = {}
         self.items: list[Item] = []

@@ -235,12 +235,25 @@ class NestEmitter:
             for red in ph.reds:
                 self._place_reduction(red, ph)
         self.across = self._lanes_across(every)
+        self._turn()
         lanes = self._width() if self.across else 1
         for a in self.scratch.values():
             made = self.cx.work.take(a.store.dtype, self.row_size * lanes)
             a.store.mem, a.store.block = made.mem, made.block
         if self.across and self.scratch:
             self._interleave(lanes)
+
+    def _turn(self) -> None:
+        """A transposed read: the loop it is contiguous in goes inside the vectors, so that each line of cache is used up before the next."""
+        ph = self.phases[0]
+        if self.blocked or self.outer_loops or len(self.phases) > 1 or ph.reds or len(ph.loops) < 2:
+            return
+        across, strides = ph.loops[-1].dims[-1], [p[1] for n in ph.nodes if n.kind == "load" for p in n.places]
+        turned = [s for s in strides if across in s and s[across] != 1]
+        inside = next((lp for lp in ph.loops[:-1] if any(s.get(lp.dims[-1], 0) == 1 for s in turned)), None)
+        if inside is not None:
+            self.outer_loops, ph.loops, self.across = [lp for lp in ph.loops if lp is not inside], [inside], True
+            levels(ph.nodes, [lp.dims for lp in (*self.outer_loops, inside)])
 
     def _lanes_across(self, strides: Sequence[dict[int, DimLike]]) -> bool:
         """Whether more accesses are contiguous in the last outer loop than inside (a softmax over the first dim)."""

@@ -9,7 +9,7 @@ from typing import Any
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
 
 from ..ir import dims
-from ..ir.core import Func, Value
+from ..ir.core import Func, Op, Value
 from .access import Access
 from .bufferise import Buffers, Store, Workspace, dense
 from .emit import Entry
@@ -35,6 +35,8 @@ class Module:
     report: list[dict[str, Any]] = field(default_factory=list)
     checks: bool = True
     symbols: int = 0
+    regions: list[list[int]] | None = None  # for a profiled build: per reported kernel, where its ops stand in the function
+    positions: dict[Op, int] = field(default_factory=dict)
 
     def location(self, loc: Any) -> int:
         """The id of a source location in ``locations``."""
@@ -58,8 +60,8 @@ class Lowered:
     module: Module
 
 
-def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: bool = False) -> Lowered:
-    """Lowers ``func`` (primitive ops only) to kernel level.
+def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: bool = False, hooks: bool = False) -> Lowered:
+    """Lowers ``func`` (primitive ops only) to kernel level. ``hooks``: each kernel of the function's own block reports its borders to ctx's hook.
 
     Raises ``AotgradNotImplementedError`` for an op or layout without a kernel-level form.
     """
@@ -72,6 +74,8 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: 
     if missing:
         raise AotgradTypeError(f"size {missing[0]} of an output of {name} appears in no argument")
     module = Module(name, target, checks=checks)
+    if hooks:
+        module.regions, module.positions = [], {op: i for i, op in enumerate(func.body.ops)}
     work = Workspace(k.kb, k.workspace)
     ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
     outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
@@ -98,7 +102,10 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
     cx = Context(kb, module.target, plan, buffers, work, dict(regs or {}), module.report, module)
     for item in plan.items:
         buffers.enter(item)
-        _emit(cx, item)
+        if module.regions is None or kb is not module.kb or isinstance(item, Scalar):
+            _emit(cx, item)
+        else:
+            _emit_hooked(cx, item, module.regions)
         buffers.leave(item)
     for store in spilled:
         work.give_back(store)

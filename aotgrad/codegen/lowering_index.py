@@ -1,4 +1,4 @@
-"""Kernels that follow an index or a running value: take, scatter, argmax, cumulative sums and products, recurrences."""
+"""Kernels that follow an index or a running value: take, scatter, cumulative sums and products, recurrences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .fusion import Kern, Nest
 from .kernel import Index, ScalarBuilder
 from .loops import Context, NestEmitter, Phase, Place, Root, collapse, rank_of
 
-__all__ = ["argreduce", "as_size", "constant", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
+__all__ = ["as_size", "constant", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
 
 
 def as_size(cx: Context, value: Index) -> DimLike:
@@ -113,26 +113,6 @@ def scatter(cx: Context, item: Kern) -> None:
     assert op is not None
     idx, v = (cx.buffers.access(item, o) for o in op.operands[1:])
     _index_move(cx, item, cx.buffers.stored(op.result), idx, v, "add" if op.name == "scatter_add" else "set")
-
-
-def argreduce(cx: Context, item: Kern) -> None:
-    """Index of the first extremum (or the first NaN) along a dim."""
-    op, kb = item.op, cx.kb
-    assert op is not None
-    x, out, t, dim = cx.buffers.access(item, op.operands[0]), cx.buffers.stored(op.result), op.operands[0].type, op.attrs["dim"]
-    kept = [d for d in range(t.rank) if d != dim]
-    k, best = kb.scalars(1), "gt" if op.name == "argmax" else "lt"
-    start = k.const(k.identity("max" if op.name == "argmax" else "min", t.dtype), t.dtype)
-    with rounds(cx, [t.shape[d] for d in kept]) as at:
-        base, _ = place_of(x, dict(zip(kept, at)), [])
-        with kb.for_(0, kb.dim(t.shape[dim]), init=[start, kb.index(0)]) as lp:
-            value = kb.load(x.store.mem, kb.add(kb.dim(base), kb.mul(lp.iv, kb.dim(x.strides[dim]))))
-            wins = k.cmp(best, value, lp.args[0])
-            if t.dtype.kind == "f":
-                wins = k.logical("or", wins, kb.all_of(k.cmp("ne", value, value), k.cmp("eq", lp.args[0], lp.args[0])))
-            kb.yield_(k.select(wins, value, lp.args[0]), kb.index(kb.select(wins, lp.iv, lp.args[1])))
-        where, _ = place_of(out, dict(enumerate(at)), [])
-        kb.store(k.from_index(lp.results[1], op.result.type.dtype), out.store.mem, kb.dim(where))
 
 
 def _walk(cx: Context, n: DimLike, reverse: bool) -> Any:

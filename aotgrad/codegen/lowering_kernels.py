@@ -10,12 +10,12 @@ from .fusion import Kern
 from .loops import Context
 from .lowering_control import cond, scan
 from .lowering_dot import dot
-from .lowering_index import argreduce, constant, cumulate, recurrence, scatter, take
+from .lowering_index import constant, cumulate, recurrence, scatter, take
 
 __all__ = ["emit_kernel"]
 
 _KERNELS = {
-    "dot": dot, "take": take, "scatter": scatter, "scatter_add": scatter, "argmax": argreduce, "argmin": argreduce, "cumsum": cumulate, "cumprod": cumulate,
+    "dot": dot, "take": take, "scatter": scatter, "scatter_add": scatter, "cumsum": cumulate, "cumprod": cumulate,
     "recurrence": recurrence, "constant": constant,
 }
 
