@@ -8,7 +8,6 @@ import inspect
 import pickle
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.library import describe_text, load, read_description
 
 import aotgrad as ag
 from aotgrad.codegen import numpy_source
@@ -28,6 +25,8 @@ from aotgrad.ir import build as build_ir
 from aotgrad.ir.parser import parse_module
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad_runtime.arrays import DTYPES
+from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.library import describe_text, load, read_description
 
 ROOT = Path(__file__).resolve().parents[1]
 RNG = np.random.default_rng(20)
@@ -64,9 +63,9 @@ def recurrent(start: Any, u: Any) -> Any:
 SOFTREG = ["w: f64[d, k]", "b: f64[k]", "x: f64[n, d]", "y: f64[n, k]"]
 
 
-def softreg_data(n: int = 9) -> list[Any]:
-    labels = RNG.integers(0, 3, n)
-    return [RNG.normal(size=(4, 3)), RNG.normal(size=3), RNG.normal(size=(n, 4)), np.eye(3)[labels]]
+def softreg_data(n: int = 9, d: int = 4, k: int = 3) -> list[Any]:
+    labels = RNG.integers(0, k, n)
+    return [RNG.normal(size=(d, k)), RNG.normal(size=k), RNG.normal(size=(n, d)), np.eye(k)[labels]]
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +374,7 @@ def test_arguments_of_every_kind(folder: Path) -> None:
     x = RNG.normal(size=4)
     want = library.mixed(x, 3, 2.5)[0]
     strided, swapped = np.repeat(x, 2)[::2], x.astype(">f8")
-    for args in ((strided, 3, 2.5), (swapped, 3, 2.5), (list(x), np.int64(3), np.float64(2.5)), (x, np.array(3), np.array(2.5)), (x, 3, np.float32(2.5)), (x, np.int8(3), 2.5)):
+    for args in ((strided, 3, 2.5), (swapped, 3, 2.5), (list(x), np.int64(3), np.float64(2.5)), (x, np.array(3), np.array(2.5)), (x, np.int8(3), np.float32(2.5))):
         assert library.mixed(*args)[0] == want
     assert library.mixed(a=2.5, x=x, k=3)[0] == want
     assert library.mixed(x, 3, 2)[0] == library.mixed(x, 3, 2.0)[0]
@@ -445,9 +444,12 @@ def test_damaged_and_foreign_files(folder: Path, tmp_path: Path) -> None:
 # ---- bad builds -----------------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("args", "match"), [
-    (["x: f65[n]"], "'x: f65.n.': dtype 'f65' is not one of"), (["x f64[n]"], "'x f64.n.' is not understood"), (["x: f64[n"], "is not understood"), (["x: f64[n,]"], "size '' is not"),
-    (["x: f64[-3]"], "size -3 is negative"), (["x: f64[n/2]"], "is not understood"), (["2x: f64"], "'2x' is not an argument name"), (["x: f64", "x: f64"], "x is given twice"),
-    (["y: f64[n]"], "needs a type for its parameter x"), (["x: f64[n]", "y: f64"], "has no parameter 'y'"), ([3], "3 is not understood"), (["x: f64[n] channels_last"], "4 or 5 sizes"),
+    (["x: f65[n]"], "'x: f65.n.': dtype 'f65' is not one of"), (["x f64[n]"], "'x f64.n.' is not understood"), (["x: f64[n"], "is not understood"),
+    (["x: f64[n,]"], "size '' is not"),
+    (["x: f64[-3]"], "size -3 is negative"), (["x: f64[n/2]"], "is not understood"), (["2x: f64"], "'2x' is not an argument name"),
+    (["x: f64", "x: f64"], "x is given twice"),
+    (["y: f64[n]"], "needs a type for its parameter x"), (["x: f64[n]", "y: f64"], "has no parameter 'y'"), ([3], "3 is not understood"),
+    (["x: f64[n] channels_last"], "4 or 5 sizes"),
     ([], "needs a type for its parameter x"),
 ])
 def test_bad_argument_texts(tmp_path: Path, args: Any, match: str) -> None:
@@ -463,12 +465,14 @@ def test_bad_requests(tmp_path: Path) -> None:
         (lambda: aot.build(mixed, ["x: f64[n]", "k: i64", "a: f64"], jvp="k", out=tmp_path), "jvp: argument k is int64"),
         (lambda: aot.build(np.exp, x, grad="x", out=tmp_path), r"grad: the first result of exp is float64\[n\]"),
         (lambda: aot.build(rosenbrock, x, out=tmp_path, name="int"), "'int' cannot name a C function"), (lambda: aot.build(lambda x: x, x, out=tmp_path), "name="),
-        (lambda: aot.build(rosenbrock, x, out=tmp_path, emit="exe"), "emit: 'exe' is not one of"), (lambda: aot.build(rosenbrock, x, out=tmp_path, threads=4), "threads=4"),
+        (lambda: aot.build(rosenbrock, x, out=tmp_path, emit="exe"), "emit: 'exe' is not one of"),
+        (lambda: aot.build(rosenbrock, x, out=tmp_path, threads=4), "threads=4"),
         (lambda: aot.build(3, x, out=tmp_path), "int is not callable"),  # type: ignore[arg-type]
         (lambda: aot.build(lambda x: x + np.ones(3), x, out=tmp_path, name="f"), "size n of argument x meets size 3"),
         (lambda: aot.build(lambda x: x[0] if len(x) > 2 else x[1], x, out=tmp_path, name="f"), r"test_aot.py:\d+: .*symbolic"),
         (lambda: aot.build(lambda x: x if x[0] > 0 else -x, x, out=tmp_path, name="f"), r"test_aot.py:\d+: a traced value is used as a condition"),
-        (lambda: aot.build(lambda x: float(x[0]), x, out=tmp_path, name="f"), r"test_aot.py:\d+: "), (lambda: aot.build(lambda x: None, x, out=tmp_path, name="f"), "returns nothing"),
+        (lambda: aot.build(lambda x: float(x[0]), x, out=tmp_path, name="f"), r"test_aot.py:\d+: "),
+        (lambda: aot.build(lambda x: None, x, out=tmp_path, name="f"), "returns nothing"),
         (lambda: aot.build(lambda x: "a", x, out=tmp_path, name="f"), "str"),
     ]
     for make, match in cases:
@@ -486,5 +490,5 @@ def test_unwritable_folder(tmp_path: Path) -> None:
 
 def test_names_that_c_reserves(tmp_path: Path) -> None:
     built = aot.build(lambda double, n, workspace: np.sum(double) * n + workspace, ["double: f64[n]", "n: f64", "workspace: f64"], out=tmp_path, name="odd", emit="so,h")
-    assert "odd(const double *double_, const double *n, const double *workspace_, int64_t n_, double *value, void *workspace)" in textwrap.dedent((tmp_path / "odd.h").read_text())
+    assert "odd(const double *double_, const double *n, const double *workspace_, int64_t n_, double *value, void *workspace)" in (tmp_path / "odd.h").read_text()
     assert load(built).odd(np.ones(3), 2.0, 1.0) == 7.0
