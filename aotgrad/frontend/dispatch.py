@@ -12,7 +12,7 @@ import numpy as np
 import aotgrad.ir.ops  # noqa: F401  (fills the registry)
 from aotgrad.ir import Func, TensorType, Value
 from aotgrad.ir.transforms.rewrite import substitute_func
-from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.arrays import DTYPES, defaults, native
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
@@ -55,27 +55,20 @@ def call(public: Public, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def run(public: Public, arguments: dict[str, Any]) -> Any:
     """A call with bound arguments."""
     operands, flavour, trace = _gather(public, arguments)
-    if trace is None:
-        trace = current()
     if trace is not None:
         return _run_traced(public, arguments, operands, flavour, trace)
     return _run_eager(public, arguments, operands, flavour)
 
 
-def _operands_of(public: Public, arguments: dict[str, Any]) -> list[Any]:
-    found: list[Any] = []
-    for name in public.tensors:
-        given = arguments.get(name)
-        if isinstance(given, (list, tuple)) and (name == public.star or not _numeric_list(given)):
-            if name == public.star and len(given) == 1 and isinstance(given[0], (list, tuple)):
-                given = given[0]
-            arguments[name] = list(given)
-            found += given
-        elif given is not None:
-            if isinstance(given, (list, tuple)):
-                given = arguments[name] = np.asarray(given)
-            found.append(given)
-    return found
+def _listed(public: Public, name: str, given: Any, arguments: dict[str, Any]) -> list[Any]:
+    """The operands in a list: several arrays, or one made of numbers."""
+    if name != public.star and _numeric_list(given):
+        arguments[name] = np.asarray(given)
+        return [arguments[name]]
+    if name == public.star and len(given) == 1 and isinstance(given[0], (list, tuple)):
+        given = given[0]
+    arguments[name] = list(given)
+    return arguments[name]
 
 
 def _numeric_list(x: Sequence[Any]) -> bool:
@@ -83,21 +76,37 @@ def _numeric_list(x: Sequence[Any]) -> bool:
 
 
 def _gather(public: Public, arguments: dict[str, Any]) -> tuple[list[Any], _Flavour, Trace | None]:
-    operands = _operands_of(public, arguments)
-    flavour, trace = _PLAIN, None
+    """The operands in order, the flavour they decide, and the trace they belong to."""
+    operands: list[Any] = []
+    for name in public.tensors:
+        given = arguments.get(name)
+        if given is None:
+            continue
+        if isinstance(given, (list, tuple)):
+            operands += _listed(public, name, given, arguments)
+        else:
+            operands.append(given)
+    flavour, trace = _PLAIN, current()
     for x in operands:
-        if isinstance(x, Tensor):
-            if isinstance(x, ArrayTensor):
-                if flavour is _PLAIN:
-                    flavour = _TAPED
-            else:
+        if type(x) is Tensor:
+            flavour = _TORCH
+        elif isinstance(x, Tensor):
+            if not isinstance(x, ArrayTensor):
                 flavour = _TORCH
-            if isinstance(x, Traced) and (trace is None or trace.encloses(x._trace)):
-                trace = x._trace
-    if trace is not None:
-        here = current()
-        trace = here if here is not None else trace
+            elif flavour is _PLAIN:
+                flavour = _TAPED
+            if trace is None and isinstance(x, Traced):
+                trace = _outermost(operands)
     return operands, flavour, trace
+
+
+def _outermost(operands: Sequence[Any]) -> Trace | None:
+    """The trace around all that the operands belong to (no trace is active: its function has ended)."""
+    trace: Trace | None = None
+    for x in operands:
+        if isinstance(x, Traced) and (trace is None or trace.encloses(x._trace)):
+            trace = x._trace
+    return trace
 
 
 def _bad(public: Public, x: Any) -> AotgradTypeError:
@@ -178,21 +187,32 @@ def _freeze(value: Any) -> Any:
     return (type(value), value)
 
 
-def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> Any:
-    keys = []
+def _key(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> tuple[Any, ...]:
+    """What decides the program of a call."""
+    key: list[Any] = [public, flavour.torch, defaults.dtype]
     for x in operands:
-        if isinstance(x, (Tensor, np.ndarray)):
-            data = x._data if isinstance(x, Tensor) else x
-            keys.append((data.dtype, data.shape) if data is x or not x._weak else (data.dtype, data.shape, "weak"))
-        elif isinstance(x, _NUMBERS) and not isinstance(x, np.generic):
-            keys.append((type(x), x) if public.op.name == "pow" else (type(x), None))
+        if isinstance(x, Tensor):
+            data = x._data
+            key += (data.dtype.char, data.shape) if not x._weak else (data.dtype.char, data.shape, "weak")
+        elif isinstance(x, np.ndarray):
+            key += (x.dtype.char, x.shape)
         elif isinstance(x, np.generic):
-            keys.append((x.dtype, ()))
+            key += (x.dtype.char, ())
+        elif isinstance(x, _NUMBERS):
+            key.append((type(x), x) if public.op.name == "pow" else type(x))  # the exponent decides how a power is computed
         else:
             raise _bad(public, x)
-    others = tuple((k, _freeze(v)) for k, v in arguments.items() if k not in public.tensors)
-    shape = tuple((k, len(v) if isinstance(v, list) else v is not None) for k, v in arguments.items() if k in public.tensors)
-    key = (public.op.name, public.name, flavour.torch, tuple(keys), others, shape)
+    tensors = public.tensors
+    if len(operands) != len(tensors):  # some are absent, or lists
+        key.append(tuple([(k, len(v)) if isinstance(v, list) else k for k, v in arguments.items() if k in tensors and v is not None]))
+    for k, v in arguments.items():
+        if k not in tensors:
+            key += (k, _freeze(v))
+    return tuple(key)
+
+
+def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> Any:
+    key = _key(public, arguments, operands, flavour)
     try:
         entry = _programs.get(key)
     except TypeError:

@@ -135,10 +135,12 @@ def make_dual(primal: Any, tangent: Any, level: int) -> Any:
 
 def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
     """Outputs of ``program`` on tensors and arrays, as tensors of class ``cls``, recorded where that is wanted."""
-    level = 0
+    level, active = 0, False
     for a in args:
-        if isinstance(a, Dual) and a._level > level:
-            level = a._level
+        if isinstance(a, Tensor):
+            active = active or a._requires_grad
+            if isinstance(a, Dual) and a._level > level:
+                level = a._level
     if level:
         made = _apply_dual(program, args, cls, level)
         if program.view is not None and isinstance(args[0], Tensor):
@@ -153,9 +155,10 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
             outs[i], owner = _settle(program, o, arrays, args, cls)
             if owner is not None:
                 owners = {**(owners or {}), i: owner}
-    made = _record(program, args, outs, cls)
-    for i, owner in (owners or {}).items():
-        mark_view(made[i], owner, program.view)
+    made = _record(program, args, outs, cls) if active and modes.state.grad else [wrap(o, cls) for o in outs]
+    if owners is not None:
+        for i, owner in owners.items():
+            mark_view(made[i], owner, program.view)
     return made
 
 
@@ -177,8 +180,6 @@ def _settle(program: Program, out: Any, arrays: Sequence[Any], args: Sequence[An
 
 
 def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any]) -> list[Any]:
-    if not modes.state.grad or not any(isinstance(a, Tensor) and a._requires_grad for a in args):
-        return [wrap(o, cls) for o in outs]
     floats = _float_outputs(program)
     if not floats:
         return [wrap(o, cls) for o in outs]

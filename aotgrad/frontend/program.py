@@ -138,8 +138,12 @@ def _plan(func: Func) -> list[Any]:
 
 def _execute(plan: list[Any], arrays: Arrays) -> list[Any]:
     total, steps, outs = plan
-    env: list[Any] = [*arrays, *([None] * (total - len(arrays)))]
     with np.errstate(all="ignore"):
+        if len(steps) == 1 and len(outs) == 1:  # one op: no environment
+            fn, where, results = steps[0]
+            if outs[0] == results[0] and len(results) == 1:
+                return [fn(*[arrays[i] for i in where])]
+        env: list[Any] = [*arrays, *([None] * (total - len(arrays)))]
         for fn, where, results in steps:
             out = fn(*[env[i] for i in where])
             if len(results) == 1:
@@ -172,7 +176,7 @@ def _implementation(op: Op) -> Callable[..., Any]:
             raise
         except ValueError as error:
             raise AotgradValueError(f"{op.loc}: {error}") from None
-        return np.asarray(out, dtype)
+        return out if type(out) is np.ndarray and out.dtype is dtype else np.asarray(out, dtype)
 
     return run
 
