@@ -20,10 +20,14 @@ __all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_objec
 
 @dataclass(frozen=True)
 class Options:
-    """``checks``: index range and domain errors by code; off, indices are clamped. ``c_abi``: also the plain C form."""
+    """``checks``: index range and domain errors by code; off, indices are clamped. ``c_abi``: also the plain C form.
+
+    ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks.
+    """
 
     checks: bool = True
     c_abi: bool = False
+    hooks: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ def compile_lowered(lowered: Lowered, target: Target) -> Compiled:
         "workspace": entry.workspace if isinstance(entry.workspace, int) else dims.to_text(entry.workspace), "target": target.key,
         "kernels": lowered.module.report, "locations": lowered.module.locations,
     }
+    if lowered.module.regions is not None:
+        meta["regions"] = lowered.module.regions
     return Compiled(so, meta)
 
 
@@ -69,4 +75,4 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
     1
     """
     opts = options or Options()
-    return compile_lowered(lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi), target)
+    return compile_lowered(lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks)), target)

@@ -9,7 +9,7 @@ from typing import Any
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
 
 from ..ir import dims
-from ..ir.core import Func, Op, Value
+from ..ir.core import Func, Value
 from .access import Access
 from .bufferise import Buffers, Store, Workspace, dense
 from .emit import Entry
@@ -19,6 +19,7 @@ from .kernel import KernelBuilder, function
 from .loops import Context, NestEmitter, scalar_of
 from .lowering_dot import dot_nest
 from .lowering_kernels import emit_kernel
+from .regions import region_of
 from .target import Target
 
 __all__ = ["Lowered", "Module", "lower", "lower_block"]
@@ -35,8 +36,7 @@ class Module:
     report: list[dict[str, Any]] = field(default_factory=list)
     checks: bool = True
     symbols: int = 0
-    regions: list[list[int]] | None = None  # for a profiled build: per reported kernel, where its ops stand in the function
-    positions: dict[Op, int] = field(default_factory=dict)
+    regions: list[dict[str, Any]] | None = None  # of a build for profiling: the kernels that report their borders
 
     def location(self, loc: Any) -> int:
         """The id of a source location in ``locations``."""
@@ -73,9 +73,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: 
     missing = [s for t in func.out_types for d in t.shape for s in dims.symbols_of(d) if s not in symbols]
     if missing:
         raise AotgradTypeError(f"size {missing[0]} of an output of {name} appears in no argument")
-    module = Module(name, target, checks=checks)
-    if hooks:
-        module.regions, module.positions = [], {op: i for i, op in enumerate(func.body.ops)}
+    module = Module(name, target, checks=checks, regions=[] if hooks else None)
     work = Workspace(k.kb, k.workspace)
     ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
     outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
@@ -102,7 +100,7 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
     cx = Context(kb, module.target, plan, buffers, work, dict(regs or {}), module.report, module)
     for item in plan.items:
         buffers.enter(item)
-        if module.regions is None or kb is not module.kb or isinstance(item, Scalar):
+        if module.regions is None or isinstance(item, Scalar):
             _emit(cx, item)
         else:
             _emit_hooked(cx, item, module.regions)
@@ -111,6 +109,17 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
         work.give_back(store)
     end = Kern(-1, len(plan.ops), None)
     return [scalar_of(cx, end, plan.outputs[i]) for i in sorted(plan.registers)]
+
+
+def _emit_hooked(cx: Context, item: Item, regions: list[dict[str, Any]]) -> None:
+    """An item between two calls of the hook. What it contains (the body of a loop) does not report: that would cost more than it measures."""
+    number = len(regions)
+    regions.append(region_of(item))
+    cx.module.regions = None
+    cx.kb.hook(number, 0)
+    _emit(cx, item)
+    cx.kb.hook(number, 1)
+    cx.module.regions = regions
 
 
 def _emit(cx: Context, item: Item) -> None:

@@ -17,12 +17,19 @@ __all__ = ["Block", "Func", "Loc", "Op", "Value", "walk"]
 
 
 class Loc:
-    """A place in the user's source. Captured as (code, instruction offset), resolved when first read."""
+    """A place in the user's source. Captured as (code, instruction offset), resolved when first read.
 
-    __slots__ = ("_code", "_file", "_lasti", "_line")
+    ``adjoint``: on operations that backward adds for the place; it tells nothing else apart (equality, printing).
+    """
 
-    def __init__(self, file: str | None = None, line: int = 0, code: Any = None, lasti: int = 0) -> None:
-        self._file, self._line, self._code, self._lasti = file, line, code, lasti
+    __slots__ = ("_code", "_file", "_lasti", "_line", "adjoint")
+
+    def __init__(self, file: str | None = None, line: int = 0, code: Any = None, lasti: int = 0, adjoint: bool = False) -> None:
+        self._file, self._line, self._code, self._lasti, self.adjoint = file, line, code, lasti, adjoint
+
+    def as_adjoint(self) -> Loc:
+        """The same place, for the operations of its adjoint."""
+        return self if self.adjoint else Loc(self._file, self._line, self._code, self._lasti, True)
 
     def _resolve(self) -> None:
         code, self._file, self._line = self._code, self._code.co_filename, self._code.co_firstlineno

@@ -121,7 +121,7 @@ def transpose_into(b: Builder, ops: Sequence[Op], inputs: Sequence[Value], outpu
         given = [ct.pop(r, None) for r in op.results]
         if all(g is None for g in given):
             continue
-        b.loc = op.loc
+        b.loc = None if op.loc is None else op.loc.as_adjoint()
         linear = [o in depends for o in op.operands]
         for i, c in _transpose_op(b, op, linear, given).items():
             if linear[i] and c is not None:
