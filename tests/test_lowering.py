@@ -329,3 +329,17 @@ def test_softmax_over_the_middle_dim() -> None:
     p = Program(func)
     for shape in ((2, 3, 5), (2, 1, 1), (2, 7, 16)):
         agree(func, p, RNG.normal(size=shape), scale=10)
+
+
+def test_constants_are_read_only_data() -> None:
+    table = RNG.normal(size=(50, 20))
+
+    def body(b: Any, x: Any) -> Any:
+        c = b.array(table)
+        return b.dot(x, b.permute(c, perm=(1, 0))), b.insert(c, b.array([[7.0]]), starts=(1, 2), steps=(1, 1)), b.add(c, b.expand(x, c.type.shape)), c
+
+    func = standard(build("f", [tensor_type([1, 20])], body))
+    p = Program(func)
+    x = RNG.normal(size=(1, 20))
+    agree(func, p, x)
+    agree(func, p, x)

@@ -109,7 +109,7 @@ class Buffers:
 
     def _lifetimes(self) -> None:
         for base, items in self.plan.touched.items():
-            if base in self._targets or base in self._at:
+            if base in self._targets or base in self._at or (base.op is not None and base.op.name == "constant"):
                 continue
             when = [self._order[i] for i in items if i in self._order]
             if when:

@@ -544,7 +544,17 @@ class _Analysis:
             return item
         return None
 
+    def _constant(self, op: Op, pos: int) -> None:
+        """Read-only data: readers find it in memory, whoever writes gets a copy."""
+        v = op.result
+        self._split_copies(v, [u for u in self.uses[v] if u[1] == "inplace"], pos)
+        self.plan.memory[v] = None
+        self._place(self._item(Kern(len(self.items), pos, op)), self.uses[v])
+
     def _kern(self, op: Op, pos: int) -> None:
+        if op.name == "constant":
+            self._constant(op, pos)
+            return
         for r in op.results:
             if any(h == "inplace" for _, h in self.uses.get(r, ())):
                 self._inplace(r, pos)

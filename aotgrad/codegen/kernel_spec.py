@@ -161,6 +161,11 @@ def _alloca(op: Op, ins: Types, outs: Types) -> str | None:
     return None if len(ins) == 1 and ins[0] == "index" and len(outs) == 1 and outs[0].mem else "takes a size and gives a buffer"
 
 
+def _data(op: Op, ins: Types, outs: Types) -> str | None:
+    ok = not ins and len(outs) == 1 and outs[0].mem and isinstance(op.attrs.get("name"), str) and isinstance(op.attrs.get("value"), str)
+    return None if ok else "gives a buffer, and has a name and its bytes in hexadecimal"
+
+
 # ---- vectors ----------------------------------------------------------------------------------------------------------------------
 
 def _broadcast(op: Op, ins: Types, outs: Types) -> str | None:
@@ -267,7 +272,7 @@ RULES: Final[dict[str, Rule]] = {
     "arith.extsi": _cast("i", "i", True), "arith.extui": _cast("i", "i", True), "arith.trunci": _cast("i", "i", False), "arith.sitofp": _cast("i", "f", None),
     "arith.uitofp": _cast("i", "f", None), "arith.fptosi": _cast("f", "i", None), "arith.fptoui": _cast("f", "i", None), "arith.bitcast": _bitcast,
     "arith.index_cast": _index_cast, "arith.index_castui": _index_cast,
-    "memref.load": _load(False), "memref.store": _store(False), "memref.view": _view, "memref.alloca": _alloca,
+    "memref.load": _load(False), "memref.store": _store(False), "memref.view": _view, "memref.alloca": _alloca, "ag.data": _data,
     "vector.load": _load(True), "vector.store": _store(True), "vector.maskedload": _masked_load, "vector.maskedstore": _masked_store,
     "vector.gather": _indexed, "vector.scatter": _indexed, "vector.broadcast": _broadcast, "vector.create_mask": _create_mask, "vector.step": _step,
     "vector.reduction": _reduction, "vector.extract": _extract, "vector.insert": _insert, "vector.shuffle": _shuffle,

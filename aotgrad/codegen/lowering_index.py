@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
+
 from ..ir import dims
 from ..ir.core import Value
 from ..ir.dims import DimLike
 from .access import Access
+from .bufferise import Store, dense
 from .exprs import Node
 from .fusion import Kern, Nest
-from .kernel import Index, ScalarBuilder
+from .kernel import Index, ScalarBuilder, memref
 from .loops import Context, NestEmitter, Phase, Place, Root, collapse, rank_of
 
 __all__ = ["as_size", "constant", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
@@ -185,10 +188,10 @@ def _along(cx: Context, shape: Sequence[DimLike], dim: int, reverse: bool, first
 
 
 def constant(cx: Context, item: Kern) -> None:
-    """A constant array, written once per call."""
-    op, kb = item.op, cx.kb
+    """A constant array: read-only data of the module, copied only where it is to be overwritten."""
+    op = item.op
     assert op is not None
-    out, data = cx.buffers.stored(op.result), op.attrs["value"]
-    k = kb.scalars(1)
-    for i, x in enumerate(data.reshape(-1).tolist()):
-        kb.store(k.const(x, op.result.type.dtype), out.store.mem, i)
+    v = op.result
+    data = np.ascontiguousarray(op.attrs["value"])
+    made = cx.kb.op("ag.data", (), (memref(v.type.dtype),), {"name": cx.module.fresh("data"), "value": data.tobytes().hex() or "00"})
+    cx.buffers.place(v, dense(Store(made.result, v.type.dtype, "in", "constant"), v.type))

@@ -169,6 +169,13 @@ def _alloca(e: FunctionEmitter, op: Op) -> None:
     e.names[op.results[0]] = e.alloca(f"[{size} x {elem_type(as_ktype(op.results[0].type))}]")
 
 
+def _data(e: FunctionEmitter, op: Op) -> None:
+    """Read-only bytes of the module, given as hexadecimal text."""
+    name, text = op.attrs["name"], "".join(f"\\{op.attrs['value'][i:i + 2]}" for i in range(0, len(op.attrs["value"]), 2))
+    e.state.declare(f'@{name} = internal unnamed_addr constant [{len(op.attrs["value"]) // 2} x i8] c"{text}", align 64')
+    e.names[op.results[0]] = f"@{name}"
+
+
 # ---- vectors ----------------------------------------------------------------------------------------------------------------------
 
 def splat(e: FunctionEmitter, typed: str, scalar: str, lanes: int) -> str:
@@ -229,7 +236,7 @@ TABLE: dict[str, Emit] = {
     **{name: _cast(i) for name, i in CASTS.items()},
     "arith.index_cast": _index_cast("sext"), "arith.index_castui": _index_cast("zext"), "arith.cmpi": _compare("icmp", CMPI), "arith.cmpf": _compare("fcmp", CMPF),
     "arith.floordivsi": _floordiv, "arith.select": _select, "arith.negf": _negf,
-    "memref.load": _load, "memref.store": _store, "memref.view": _view, "memref.alloca": _alloca,
+    "memref.load": _load, "memref.store": _store, "memref.view": _view, "memref.alloca": _alloca, "ag.data": _data,
     "vector.load": _load, "vector.store": _store, "vector.maskedload": _masked_load, "vector.maskedstore": _masked_store,
     "vector.gather": _gather, "vector.scatter": _scatter, "vector.broadcast": _broadcast,
     "vector.create_mask": _create_mask, "vector.step": _step, "vector.reduction": _reduction, "vector.extract": _extract,
