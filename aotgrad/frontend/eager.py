@@ -80,14 +80,30 @@ def _float_outputs(program: Program) -> list[int]:
     return [i for i, t in enumerate(program.func.out_types) if t.dtype.is_differentiable]
 
 
+class _Strong:
+    """A reference with the call of a weak one."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+
+    def __call__(self) -> Any:
+        return self.obj
+
+
 class ViewExtra(Extra):
-    """What a view knows: the tensor whose memory it shows, and ``how``: ("index", spec), ("reshape",), ("permute", order) or ("other",)."""
+    """What a view knows: the tensor whose memory it shows, and ``how``: ("index", spec), ("reshape",), ("permute", order) or ("other",).
+
+    A view of a view keeps the one between alive, so that the way to the tensor at the end is never lost; that one is referred to weakly, as nobody sees a write into it
+    when it is gone.
+    """
 
     __slots__ = ("how", "parent")
 
     def __init__(self, parent: Any, how: tuple[Any, ...]) -> None:
         super().__init__()
-        self.parent = weakref.ref(parent)
+        self.parent: Any = _Strong(parent) if isinstance(parent._extra, ViewExtra) else weakref.ref(parent)
         self.how = how
         self.cell = cell_of(parent)
         self.inference = parent._extra.inference

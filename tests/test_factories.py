@@ -1,0 +1,112 @@
+"""Factories: values, dtypes, random numbers, and what they become in a trace."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotgrad as ag
+from aotgrad.ir import interp
+
+torch: Any = __import__("torch") if importlib.util.find_spec("torch") else None
+
+
+def test_values_and_dtypes() -> None:
+    assert ag.zeros(2, 3).shape == (2, 3) and ag.zeros((2, 3)).dtype is ag.float32 and ag.zeros(2, dtype=ag.int64).tolist() == [0, 0]
+    assert ag.ones(2, requires_grad=True).requires_grad and ag.full((2,), 1.5).dtype is ag.float32 and ag.full((2,), 7).dtype is ag.int64 and ag.full((), True).dtype is ag.bool
+    assert ag.eye(2, 3).tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]] and ag.empty(0, 2).shape == (0, 2)
+    assert ag.arange(3).dtype is ag.int64 and ag.arange(1, 7, 2).tolist() == [1, 3, 5] and ag.arange(5, 0, -2).tolist() == [5, 3, 1] and ag.arange(0.0, 1.0, 0.25).dtype is ag.float32
+    assert ag.tensor(np.ones(2)).dtype is ag.float64 and ag.tensor([1, 2]).dtype is ag.int64 and ag.tensor(1.0).dtype is ag.float32
+    x = np.arange(3.0)
+    assert ag.as_tensor(x).data_ptr() == ag.from_numpy(x).data_ptr() != ag.tensor(x).data_ptr()
+    y = ag.tensor([[1.0, 2.0]], dtype=ag.float64)
+    assert ag.zeros_like(y).dtype is ag.float64 and ag.ones_like(y, dtype=ag.int64).tolist() == [[1, 1]] and ag.full_like(y, 3).tolist() == [[3.0, 3.0]]
+    assert y.new_zeros(2).dtype is ag.float64 and y.new_full((1,), 2).tolist() == [2.0] and y.new_tensor([1]).dtype is ag.float64
+
+
+def test_default_dtype() -> None:
+    ag.set_default_dtype("float64")
+    try:
+        assert ag.zeros(1).dtype is ag.float64 and ag.rand(1).dtype is ag.float64 and ag.tensor(1.0).dtype is ag.float64
+    finally:
+        ag.set_default_dtype(ag.float32)
+
+
+def test_memory_formats() -> None:
+    x = ag.zeros(2, 3, 4, 5, memory_format=ag.channels_last)
+    assert x.is_contiguous(memory_format=ag.channels_last) and x.stride() == (60, 1, 15, 3)
+    assert ag.zeros_like(x).stride() == x.stride() and ag.zeros_like(x, memory_format=ag.contiguous_format).is_contiguous()
+    y = ag.tensor(np.arange(120.0).reshape(2, 3, 4, 5), requires_grad=True)
+    z = y.contiguous(memory_format=ag.channels_last)
+    assert z.stride() == x.stride() and z.tolist() == y.tolist() and y.contiguous() is y
+    z.sum().backward()
+    assert y.grad.is_contiguous() and z.clone().stride() == z.stride()
+    assert y.to(memory_format=ag.channels_last).stride() == x.stride()
+
+
+@pytest.mark.skipif(torch is None, reason="torch is not installed")
+@pytest.mark.parametrize("args", [(0.0, 1.0, 5), (0.1, 0.7, 7), (3.0, -2.0, 10), (1.0, 1.0, 3), (0.0, 1.0, 1), (0.0, 1.0, 0), (2, 10, 3)])
+def test_linspace_as_torch(args: Any) -> None:
+    for dtype in ("float64", "float32"):
+        np.testing.assert_allclose(ag.linspace(*args, dtype=dtype).numpy(), torch.linspace(*args, dtype=getattr(torch, dtype)).numpy(), rtol=1e-7 if dtype == "float32" else 1e-15, atol=1e-16)
+        np.testing.assert_allclose(ag.arange(*args[:2], 0.1, dtype=dtype).numpy() if args[0] < args[1] else [], torch.arange(*args[:2], 0.1, dtype=getattr(torch, dtype)).numpy() if args[0] < args[1] else [], rtol=1e-6)
+
+
+def test_linspace_of_tensors_has_a_gradient() -> None:
+    a, b = ag.tensor(1.0, requires_grad=True), ag.tensor(3.0, requires_grad=True)
+    out = ag.linspace(a, b, 5)
+    np.testing.assert_allclose(out.detach().numpy(), np.linspace(1, 3, 5), rtol=1e-6)
+    out.sum().backward()
+    assert float(a.grad) == pytest.approx(2.5) and float(b.grad) == pytest.approx(2.5)
+
+
+def test_random_numbers() -> None:
+    ag.manual_seed(7)
+    first = ag.rand(1000), ag.randn(1000), ag.randint(5, (1000,)), ag.randperm(50)
+    ag.manual_seed(7)
+    again = ag.rand(1000), ag.randn(1000), ag.randint(5, (1000,)), ag.randperm(50)
+    assert all(ag.equal(a, b) for a, b in zip(first, again))
+    u, z, i, p = (t.numpy() for t in first)
+    assert u.dtype == np.float32 and 0 <= u.min() and u.max() < 1 and abs(u.mean() - 0.5) < 0.05 and abs(z.std() - 1) < 0.1
+    assert set(i) == set(range(5)) and i.dtype == np.int64 and sorted(p) == list(range(50))
+    own = ag.Generator(3)
+    assert not ag.equal(ag.rand(4, generator=own), ag.rand(4, generator=own))
+    assert ag.equal(ag.rand(4, generator=ag.Generator(3)), ag.rand(4, generator=own.manual_seed(3)))
+    assert ag.rand_like(ag.zeros(2, 2, dtype=ag.float64)).dtype is ag.float64 and ag.randn(2, requires_grad=True).requires_grad
+    assert ag.randint(2, 4, (50,)).numpy().min() == 2
+
+
+def test_in_a_trace_sizes_are_symbolic() -> None:
+    def f(x: Any) -> Any:
+        n = x.shape[0]
+        return (ag.arange(n), ag.arange(1, 2 * n + 1, 2), ag.zeros(n, 2, dtype=ag.float64), ag.full((n,), 2.5, dtype=ag.float64) * x, ag.eye(n), ag.linspace(0.0, 1.0, n, dtype=ag.float64),
+                ag.ones_like(x), np.zeros_like(x) + x, ag.zeros(3), x.T.shape[0] * x)
+
+    func = ag.compile(f).trace(np.arange(4.0))
+    for n in (1, 2, 5):
+        x = np.arange(float(n))
+        got = interp.run(func, x)
+        want = (np.arange(n), np.arange(1, 2 * n + 1, 2), np.zeros((n, 2)), 2.5 * x, np.eye(n, dtype=np.float32), np.linspace(0, 1, n), np.ones(n), x, np.zeros(3, np.float32), n * x)
+        for a, b in zip(got, want):
+            np.testing.assert_allclose(a, b, rtol=1e-15)
+            assert a.dtype == b.dtype
+    names = [op.name for op in func.body.ops]
+    assert "constant" not in names and "iota" in names  # nothing fresh is frozen
+
+
+def test_what_a_trace_refuses() -> None:
+    for make, text in ((lambda x: x * ag.rand(3), "rand"), (lambda x: ag.tensor([x[0], 1.0]), "ag.stack"), (lambda x: ag.arange(x[0]), "traced value"), (lambda x: ag.zeros(3, requires_grad=True), "requires_grad")):
+        with pytest.raises(ag.AotgradError, match=rf"test_factories.py:\d+.*{text}"):
+            ag.compile(make).trace(np.ones(3))
+
+
+@pytest.mark.parametrize(("make", "text"), [
+    (lambda: ag.zeros(-1), "negative"), (lambda: ag.zeros(1.5), "integers"), (lambda: ag.arange(0, 5, 0), "step"), (lambda: ag.randint(5, 5, (2,)), "less than"), (lambda: ag.rand(2, dtype=ag.int64), "floating"),
+    (lambda: ag.linspace(0, 1, -1), "non-negative"), (lambda: ag.zeros_like(3), "tensor"), (lambda: ag.tensor("a"), "infer"), (lambda: ag.tensor([1], requires_grad=True), "floating point"),
+])
+def test_bad_arguments(make: Any, text: str) -> None:
+    with pytest.raises(ag.AotgradError, match=text):
+        make()

@@ -1,0 +1,152 @@
+"""NumPy's own functions and ufuncs on tensors, on arrays under differentiation, and on traced values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotgrad as ag
+from aotgrad.ir import interp
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(0.2, 0.9, (3, 4))
+Y = RNG.uniform(0.2, 0.9, (3, 4))
+M = RNG.normal(size=(3, 3))
+
+ONE: dict[str, Callable[[Any], Any]] = {
+    **{name: getattr(np, name) for name in (
+        "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "exp", "expm1", "exp2", "log", "log1p", "log2", "log10", "sqrt", "square", "abs", "absolute", "fabs", "negative",
+        "reciprocal", "sign", "floor", "ceil", "trunc", "rint", "positive", "sum", "mean", "std", "var", "prod", "max", "min", "amax", "amin", "argmax", "argmin", "cumsum", "cumprod", "ravel", "transpose",
+        "squeeze", "isnan", "isfinite", "any", "all", "tril", "triu", "diag", "trace", "zeros_like", "ones_like", "copy", "flip", "fliplr", "flipud", "diff", "count_nonzero", "ptp", "average", "atleast_2d", "round")},
+    "norm": np.linalg.norm, "norm_axis": lambda x: np.linalg.norm(x, axis=1), "norm_1": lambda x: np.linalg.norm(x, 1), "norm_inf": lambda x: np.linalg.norm(x, np.inf, axis=0),
+    "sum_axis": lambda x: np.sum(x, axis=0, keepdims=True), "std_ddof": lambda x: np.std(x, axis=1, ddof=1), "mean_axes": lambda x: np.mean(x, axis=(0, 1)), "where": lambda x: np.where(x > 0.5, x, 0.0),
+    "clip": lambda x: np.clip(x, 0.3, 0.7), "clip_none": lambda x: np.clip(x, None, 0.5), "reshape": lambda x: np.reshape(x, (2, 6)), "reshape_kw": lambda x: np.reshape(x, shape=(4, 3)),
+    "expand_dims": lambda x: np.expand_dims(x, 1), "moveaxis": lambda x: np.moveaxis(x, 0, 1), "swapaxes": lambda x: np.swapaxes(x, 0, 1), "transpose_axes": lambda x: np.transpose(x, (1, 0)),
+    "concatenate": lambda x: np.concatenate([x, 2 * x], axis=1), "stack": lambda x: np.stack([x, x * x]), "hstack": lambda x: np.hstack((x, x)), "vstack": lambda x: np.vstack([x[0], x[1]]),
+    "column_stack": lambda x: np.column_stack((x[0], x[1])), "split": lambda x: np.split(x, 2, axis=1)[1], "broadcast_to": lambda x: np.broadcast_to(x, (2, 3, 4)), "tile": lambda x: np.tile(x, (2, 1)),
+    "repeat": lambda x: np.repeat(x, 2, axis=1), "roll": lambda x: np.roll(x, 1, axis=0), "pad": lambda x: np.pad(x, 1), "take": lambda x: np.take(x, [2, 0], axis=1), "outer": lambda x: np.outer(x[0], x[1]),
+    "take_along": lambda x: np.take_along_axis(x, np.array([[0], [3], [1]]), axis=1), "diagonal": lambda x: np.diagonal(x, 1), "full_like": lambda x: np.full_like(x, 2.0) * x, "einsum": lambda x: np.einsum("ij->j", x),
+    "add_reduce": lambda x: np.add.reduce(x), "add_reduce_all": lambda x: np.add.reduce(x, axis=None), "mul_reduce": lambda x: np.multiply.reduce(x, axis=1), "max_reduce": lambda x: np.maximum.reduce(x, axis=1),
+    "accumulate": lambda x: np.add.accumulate(x, axis=1), "ufunc_outer": lambda x: np.multiply.outer(x[0], x[1]), "trapezoid": lambda x: np.trapezoid(x, dx=0.5), "trapezoid_x": lambda x: np.trapezoid(x[0], np.linspace(0, 1, 4)),
+    "weights": lambda x: np.average(x, axis=1, weights=np.arange(4.0)), "append": lambda x: np.append(x, 1.0), "float_power": lambda x: np.power(x, 3), "logical": lambda x: np.logical_and(x > 0.3, x < 0.7),
+    "bits": lambda x: (x > 0.3) & (x < 0.7) | ~(x > 0.1), "shape": lambda x: x * np.shape(x)[0] * np.ndim(x), "astype": lambda x: x.astype(np.float32),
+}
+TWO: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: getattr(np, name) for name in ("add", "subtract", "multiply", "divide", "true_divide", "power", "maximum", "minimum", "arctan2", "floor_divide", "remainder", "mod", "fmod", "greater", "less_equal", "equal",
+                                            "not_equal", "vdot")},
+    "dot": lambda x, y: np.dot(x, y.T), "dot_vec": lambda x, y: np.dot(x[0], y[1]), "matmul": lambda x, y: np.matmul(x, y.T), "inner": lambda x, y: np.inner(x[0], y[0]), "einsum": lambda x, y: np.einsum("ij,kj->ik", x, y),
+    "tensordot": lambda x, y: np.tensordot(x, y, axes=([0], [0])), "dot_nd": lambda x, y: np.dot(np.stack([x, x]), np.stack([y.T, y.T])), "where": lambda x, y: np.where(x > y, x, y), "concat": lambda x, y: np.concatenate((x, y)),
+}
+
+
+def value(x: Any) -> Any:
+    return x._data if isinstance(x, ag.Tensor) else np.asarray(x)
+
+
+def numeric(f: Callable[[Any], float], x: Any) -> Any:
+    out = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[i] = 1e-6
+        out[i] = (f(x + step) - f(x - step)) / 2e-6
+    return out
+
+
+def check(f: Callable[[Any], Any], x: Any) -> None:
+    """Values on tensors and on arrays in a gradient, dtype as NumPy's, gradients against differences, and the traced program."""
+    want = np.asarray(f(x))
+    np.testing.assert_allclose(value(f(ag.tensor(x))), want, rtol=1e-13)
+    weights = np.random.default_rng(1).normal(size=want.shape)
+    seen = []
+
+    def loss(v: Any) -> Any:
+        seen.append(f(v))
+        return np.sum(seen[-1] * weights)
+
+    if want.dtype.kind == "f":
+        tolerance = {"rtol": 2e-3, "atol": 2e-2} if want.dtype == np.float32 else {"rtol": 1e-6, "atol": 1e-7}
+        np.testing.assert_allclose(ag.grad(loss)(x), numeric(loss, x), **tolerance)
+        assert seen[0].dtype == want.dtype
+        np.testing.assert_allclose(value(seen[0]), want, rtol=1e-13)
+    func = ag.compile(f).trace(x)
+    got = interp.run(func, x)[0]
+    np.testing.assert_allclose(got, want, rtol=1e-13)
+    assert got.dtype == want.dtype
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_functions_of_one_array(name: str) -> None:
+    x = M if name in ("trace", "diag") else X
+    check(ONE[name], x)
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_functions_of_two_arrays(name: str) -> None:
+    f = TWO[name]
+    x, y = (X[0], Y[1]) if name == "vdot" else (X, Y)
+    check(lambda v: f(v, y), x)
+    check(lambda v: f(x, v), y)
+
+
+def test_arrays_meet_tensors() -> None:
+    t = ag.tensor(X)
+    for got in (X + t, np.float64(2.0) * t, X @ t.T, np.multiply(X, t)):
+        assert type(got) is ag.Tensor
+    np.testing.assert_array_equal(value(X - t), np.zeros((3, 4)))
+    array = X.copy()
+    with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_protocol.py:\d+.*y = y \+ x"):
+        array += t
+    t = ag.zeros(3, dtype=ag.float64)
+    np.sin(np.ones(3), out=t)
+    np.testing.assert_array_equal(t.numpy(), np.sin(np.ones(3)))
+
+
+def test_promotion_is_numpys_for_numpy_callers() -> None:
+    seen: dict[str, Any] = {}
+
+    def f(x: Any) -> Any:
+        seen["f32"] = (x * np.arange(3)).dtype
+        seen["weak"] = (x * 2).dtype
+        seen["sum"] = np.sum(x > 0).dtype
+        seen["mean"] = np.mean(np.arange(3) * (x > 0)).dtype
+        return np.sum(x)
+
+    ag.grad(f)(np.ones(3, np.float32))
+    assert seen == {"f32": np.float64, "weak": np.float32, "sum": np.int64, "mean": np.float64}
+
+
+def test_questions_about_numbers() -> None:
+    def f(x: Any) -> Any:
+        assert np.allclose(x, X) and np.array_equal(x, X) and np.shape(x) == (3, 4) and np.size(x) == 12 and np.ndim(x) == 2 and np.size(x, 1) == 4
+        assert np.result_type(x, np.float32) == np.float64 and not np.iscomplexobj(x)
+        np.testing.assert_array_equal(np.where(x > 0.5)[0], np.where(X > 0.5)[0])
+        return np.sum(x)
+
+    ag.grad(f)(X)
+    np.testing.assert_array_equal(np.sort(ag.tensor([2.0, 1.0])), [1.0, 2.0])  # nothing is lost: no graph
+    assert np.percentile(ag.tensor([1.0, 2.0, 3.0]), 50) == 2.0
+
+
+@pytest.mark.parametrize(("make", "name"), [
+    (lambda x: np.sort(x), "np.sort"), (lambda x: np.median(x), "np.median"), (lambda x: np.linalg.svd(x), "np.linalg.svd"), (lambda x: np.logaddexp.reduce(x), "np.logaddexp.reduce"),
+    (lambda x: np.spacing(x), "np.spacing"), (lambda x: np.bitwise_and(np.argmax(x), 1), "np.bitwise_and"), (lambda x: np.add.at(x, 0, 1.0), "at"),
+])
+def test_what_is_not_there_says_so(make: Callable[[Any], Any], name: str) -> None:
+    for call in (lambda: ag.grad(lambda x: np.sum(make(x)))(X), lambda: ag.compile(make).trace(X)):
+        with pytest.raises(ag.AotgradTypeError, match=rf"test_numpy_protocol.py:\d+.*{name.replace('.', '[.]')}"):
+            call()
+
+
+def test_unknown_arguments_are_named() -> None:
+    with pytest.raises(ag.AotgradTypeError, match="where"):
+        ag.grad(lambda x: np.sum(x, where=X > 0.5))(X)
+
+
+def test_traced_values_have_no_numbers() -> None:
+    with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_protocol.py:\d+"):
+        ag.compile(lambda x: np.allclose(x, 1.0)).trace(X)
+    with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_protocol.py:\d+"):
+        ag.compile(lambda x: np.asarray(x)).trace(X)
