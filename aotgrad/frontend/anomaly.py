@@ -7,7 +7,6 @@ and the value is followed from the result back to the op that made it from finit
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,9 @@ from aotgrad.ir import Func, Op, Value, interp
 from aotgrad.ir.transforms.rewrite import decompose_func
 from aotgrad_runtime.errors import AotgradRuntimeError
 
-__all__ = ["check", "detect_anomaly", "enabled", "register", "set_detect_anomaly"]
+from . import detour
+
+__all__ = ["check", "detect_anomaly", "enabled", "set_detect_anomaly"]
 
 
 class _Mode(threading.local):
@@ -25,41 +26,12 @@ class _Mode(threading.local):
         self.on = False
 
 
-class _Shared:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.count = 0
-        self.states: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
 _mode = _Mode()
-_shared = _Shared()
 
 
 def enabled() -> bool:
     """Whether this thread looks for anomalies."""
     return _mode.on
-
-
-def paused() -> bool:
-    """Whether some thread does, so that fast paths must stay off."""
-    return _shared.count > 0
-
-
-def register(state: Any) -> None:
-    """A compiled function whose fast path is taken off while anomalies are looked for."""
-    _shared.states.add(state)
-
-
-def _shift(step: int) -> None:
-    with _shared.lock:
-        before, _shared.count = _shared.count, _shared.count + step
-        if before == 0 and step > 0:
-            for state in list(_shared.states):
-                state.pause()
-        elif _shared.count == 0 and step < 0:
-            for state in list(_shared.states):
-                state.resume()
 
 
 class detect_anomaly:
@@ -88,7 +60,7 @@ def set_detect_anomaly(mode: bool, check_nan: bool = True) -> None:
     """Switches the search on or off for this thread."""
     if bool(mode) != _mode.on:
         _mode.on = bool(mode)
-        _shift(1 if mode else -1)
+        detour.shift(1 if mode else -1)
 
 
 def _bad(x: Any) -> Any:

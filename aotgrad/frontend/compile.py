@@ -24,7 +24,7 @@ from aotgrad_runtime.dtypes import DType, float64, int64
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, eager, kernels, sources
+from . import anomaly, detour, eager, kernels, profiling, sources
 from .program import Program, Pullback
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import as_value, unwrap_error
@@ -125,19 +125,28 @@ def _identifier(path: str) -> str:
 class CompiledProgram(Program):
     """A program that runs as one kernel; what is derived from it runs as kernels too."""
 
-    __slots__ = ("kernel", "options")
+    __slots__ = ("kernel", "options", "title", "watched")
 
-    def __init__(self, func: Func, name: str, options: driver.Options, on_error: Any) -> None:
-        self.kernel = kernels.build(func, _identifier(func.name), options, on_error)
+    def __init__(self, func: Func, name: str, options: driver.Options, on_error: Any, title: str | None = None) -> None:
+        with profiling.compiling(title or func.name):
+            self.kernel = kernels.build(func, _identifier(func.name), options, on_error)
         self.options = (options, on_error)
-        super().__init__(func, name, functools.partial(_run_kernel, self.kernel))
+        self.title = title or func.name  # what the profiler calls it
+        self.watched: Any = None  # its form for profiling, see ``profiling``
+        super().__init__(func, name)
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Outputs as fresh arrays."""
+        if profiling.watch.on:
+            return profiling.run(self, arrays)
+        return kernels.run_flat(self.kernel, arrays)
 
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         found = self._vjps.get((active, present))
         if found is None:
             with kernels.collector_paused():
                 plain = super().pullback(active, present)
-                compiled = CompiledProgram(standard(plain.program.func), self.name, *self.options)
+                compiled = CompiledProgram(standard(plain.program.func), self.name, *self.options, title=f"{self.title} (backward)")
             found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs)
         return found
 
@@ -145,12 +154,8 @@ class CompiledProgram(Program):
         found = self._jvps.get(active)
         if found is None:
             with kernels.collector_paused():
-                found = self._jvps[active] = CompiledProgram(standard(super().pushforward(active).func), self.name, *self.options)
+                found = self._jvps[active] = CompiledProgram(standard(super().pushforward(active).func), self.name, *self.options, title=f"{self.title} (jvp)")
         return found
-
-
-def _run_kernel(kernel: kernels.Kernel, *arrays: Any) -> list[Any]:
-    return kernels.run_flat(kernel, arrays)
 
 
 class State:
@@ -169,7 +174,7 @@ class State:
         self.traces = 0
         self.callable: Any = None
         self.instances: list[Any] = []
-        anomaly.register(self)
+        detour.register(self)
 
     def _static_names(self) -> set[Any]:
         given = self.options.static
@@ -227,7 +232,7 @@ class State:
                 return variant, False
         while True:
             try:
-                with kernels.collector_paused():
+                with kernels.collector_paused(), profiling.compiling(self.name, "trace"):
                     variant = self.trace(leaves, tree, static | forced)
                 break
             except NeedStatic as need:
@@ -351,11 +356,11 @@ class State:
             return
         kernel = self.program(variant).kernel
         self.instances.append(kernel.instance(specs, True, functools.partial(self._failed, variant), npos=len(args)))
-        if not anomaly.paused():
+        if not detour.paused():
             self.callable.add_instance(self.instances[-1])
 
     def pause(self) -> None:
-        """Sends every call through Python (anomaly mode)."""
+        """Sends every call through Python (see ``detour``)."""
         self.callable.clear_instances()
 
     def resume(self) -> None:

@@ -21,7 +21,7 @@ from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
 from aotgrad_runtime.loader import Library
 
-__all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order"]
+__all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packed", "refuse", "run_flat"]
 
 
 class collector_paused:
@@ -135,7 +135,8 @@ def _out_dim(d: Any, index: dict[str, int]) -> Any:
     return d if isinstance(d, int) else (Sym(index[name]) if name is not None else None)
 
 
-def _refuse(*args: Any, **kwargs: Any) -> Any:
+def refuse(*args: Any, **kwargs: Any) -> Any:
+    """What a kernel's callable falls back to: its callers give what fits."""
     shapes = ", ".join(f"{type(a).__name__}{getattr(a, 'shape', '')}" for a in args)
     raise TypeError(f"arguments do not fit this kernel: {shapes}")
 
@@ -152,7 +153,7 @@ def build(func: Func, name: str, options: driver.Options | None = None, on_error
         compiled = driver.compile_func(func, name, target(), opts)
         entry = cache().put(key, compiled.so, compiled.meta)
     library = entry.load()
-    flat = call.make_callable(name, _refuse)
+    flat = call.make_callable(name, refuse)
     kernel = Kernel(func, name, library, entry.meta, flat, key)
     flat.add_instance(kernel.instance(kernel.arg_specs(), False, on_error))
     _shared.loaded[key] = kernel

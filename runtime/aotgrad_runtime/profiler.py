@@ -18,10 +18,12 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any, Final
 
+import numpy as np
+
 from .errors import AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
-    "COMPILE", "KERNEL", "NODE", "OP", "REGION", "USER", "Recorder", "Region", "add_switch", "clock", "owned_bytes",
+    "COMPILE", "KERNEL", "NODE", "OP", "REGION", "USER", "Recorder", "Region", "add_switch", "clock", "new_bytes",
     "region_hook", "set_region_hook", "skip_files", "start", "state", "stop", "user_stack", "watched",
 ]
 
@@ -161,12 +163,26 @@ def _shape(x: Any) -> Any:
     return [] if shape is None else [*shape]
 
 
-def owned_bytes(out: Any) -> int:
-    """Bytes of new memory among results: views and what shows another's memory count nothing."""
-    if isinstance(out, (list, tuple)):
-        return sum(map(owned_bytes, out))
-    data = getattr(out, "_data", out)
-    return int(data.nbytes) if getattr(data, "base", data) is None else 0
+def _root(x: Any) -> Any:
+    """The array that owns the memory of a tensor or an array; None for anything else."""
+    data = getattr(x, "_data", x)
+    if not isinstance(data, np.ndarray):
+        return None
+    while isinstance(data.base, np.ndarray):
+        data = data.base
+    return data
+
+
+def new_bytes(out: Any, operands: Sequence[Any]) -> int:
+    """Bytes of memory among results that is not an operand's: views count nothing."""
+    seen = {id(_root(x)) for x in operands}
+    total = 0
+    for x in out if isinstance(out, (list, tuple)) else (out,):
+        root = _root(x)
+        if root is not None and id(root) not in seen:
+            seen.add(id(root))
+            total += root.nbytes
+    return total
 
 
 class Recorder:
@@ -187,7 +203,7 @@ class Recorder:
         sequence = -1 if node is None else node._seq
         stack = user_stack(sys._getframe(2), self.stack)
         shapes = [_shape(x) for x in operands] if self.shapes else None
-        self.append((OP, name, start, end, stack, shapes, owned_bytes(out) if self.memory else 0, sequence, None))
+        self.append((OP, name, start, end, stack, shapes, new_bytes(out, operands) if self.memory else 0, sequence, None))
 
     def node(self, apply: Callable[..., Any], node: Any, cts: Any) -> Any:
         """Runs ``apply(node, cts)`` of the backward engine as an event."""
@@ -195,7 +211,7 @@ class Recorder:
         start = clock()
         grads = apply(node, cts)
         end = clock()
-        self.append((NODE, str(node.name), start, end, (), shapes, owned_bytes(grads) if self.memory and grads is not None else 0, node._seq, None))
+        self.append((NODE, str(node.name), start, end, (), shapes, new_bytes(grads, cts) if self.memory else 0, node._seq, None))
         return grads
 
     def leaf(self, finish: Callable[..., Any], run: Any, node: Any) -> None:

@@ -1,0 +1,41 @@
+"""Takes calls of compiled functions off the trampoline while somebody must see them in Python: anomaly mode, the profiler, region hooks."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+__all__ = ["paused", "register", "shift"]
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.count = 0
+        self.states: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+_shared = _Shared()
+
+
+def paused() -> bool:
+    """Whether fast paths must stay off."""
+    return _shared.count > 0
+
+
+def register(state: Any) -> None:
+    """A compiled function: its ``pause`` takes the fast path off, its ``resume`` puts it back."""
+    _shared.states.add(state)
+
+
+def shift(step: int) -> None:
+    """One more reason (1), or one fewer (-1), in any thread."""
+    with _shared.lock:
+        before, _shared.count = _shared.count, _shared.count + step
+        if before == 0 and step > 0:
+            for state in list(_shared.states):
+                state.pause()
+        elif _shared.count == 0 and step < 0:
+            for state in list(_shared.states):
+                state.resume()

@@ -1,0 +1,283 @@
+"""What the profiler and region hooks see of the frontend: eager calls, and compiled functions with the kernels inside them.
+
+While nobody watches, nothing here runs. The first watcher (``aotgrad_runtime.profiler``) puts the timed form of an eager call in place and takes compiled functions
+off the trampoline; a watched call of one runs a second build, whose kernels report their borders. A thread's reports go into a buffer of its own, by machine code, or
+through Python when the thread has a region hook.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from aotgrad._version import __version__
+from aotgrad.codegen import recorder as machine
+from aotgrad.codegen.regions import places_of
+from aotgrad_runtime import call, profiler
+from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.profiler import Recorder, Region, RegionHook, clock
+
+from . import detour, dispatch, kernels
+
+__all__ = ["compiling", "run", "watch"]
+
+
+class _Watch:
+    """``on``: whether some thread watches. Read by compiled functions at every call through Python."""
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = False
+
+
+watch: Final = _Watch()
+
+
+def _switch(on: bool) -> None:
+    watch.on = on
+    dispatch.watch(_timed if on else None)
+    detour.shift(1 if on else -1)
+
+
+def _timed(inner: Callable[..., Any], public: Any, arguments: dict[str, Any], operands: list[Any], flavour: Any) -> Any:
+    """An eager call, as an event of the thread that records."""
+    recorder = profiler.state.recorder
+    if recorder is None:
+        return inner(public, arguments, operands, flavour)
+    start = clock()
+    out = inner(public, arguments, operands, flavour)
+    recorder.op(public.name, start, clock(), operands, out)
+    return out
+
+
+@contextlib.contextmanager
+def compiling(title: str, what: str = "compile") -> Iterator[None]:
+    """Marks the time that tracing and compiling take, so that it is not mistaken for the function's own."""
+    recorder = profiler.state.recorder
+    if recorder is None:
+        yield
+        return
+    start = clock()
+    try:
+        yield
+    finally:
+        recorder.append((profiler.COMPILE, f"{what} {title}", start, clock(), (), None, 0, -1, None))
+
+
+# ---- where reports go -----------------------------------------------------------------------------------------------------------------
+
+_CTX, _STATE = 5, 5  # words of ag_ctx, and of the recorder's state
+_HOOK, _HOOK_STATE = 2, 3
+_COUNT, _ROOM, _BUFFER, _LOST = 1, 2, 3, 4
+_PROTOTYPE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+class _Shared:
+    """The recorder in machine code, loaded at first use; address 0 where it cannot be had."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.address: int | None = None
+        self.clock = 0
+        self.library: Any = None
+
+    def recorder(self) -> int:
+        """The address of the machine-code hook, or 0."""
+        with self.lock:
+            if self.address is None:
+                self.address = self._load() if time.get_clock_info("perf_counter").implementation == "clock_gettime(CLOCK_MONOTONIC)" else 0
+        return self.address
+
+    def _load(self) -> int:
+        key = f"recorder-{__version__}-{kernels.target().key}"
+        cache = kernels.cache()
+        entry = cache.get(key)
+        if entry is None:
+            entry = cache.put(key, machine.compile_recorder(kernels.target()), {})
+        self.library = entry.load()
+        self.clock = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+        return int(self.library.address(machine.SYMBOL)) if self.clock else 0
+
+
+_shared: Final = _Shared()
+
+
+class _Port:
+    """A thread's ``ag_ctx``, the recorder's state and buffer, and the way through Python."""
+
+    def __init__(self) -> None:
+        self.ctx = (ctypes.c_int64 * _CTX)()
+        self.state = (ctypes.c_int64 * _STATE)()
+        self.native = _shared.recorder()
+        self.state[0] = _shared.clock
+        self.callback = _PROTOTYPE(self._heard)
+        self.python = ctypes.cast(self.callback, ctypes.c_void_p).value or 0
+        self.ctx[_HOOK_STATE] = ctypes.addressof(self.state)
+        self.heard: list[list[int]] = []
+        self.regions: Sequence[Region] = ()
+        self.hook: RegionHook | None = None
+        self.failure: BaseException | None = None
+        self.buffer = np.zeros((0, 3), np.int64)
+        self.make_room(256)
+
+    def make_room(self, wanted: int) -> None:
+        """At least ``wanted`` more records fit."""
+        count = self.state[_COUNT]
+        if self.state[_ROOM] - count < wanted:
+            room = 2 * (count + wanted)
+            buffer = np.zeros((room, 3), np.int64)
+            if count:
+                buffer[:count] = self.buffer[:count]
+            self.buffer = buffer
+            self.state[_ROOM], self.state[_BUFFER] = room, buffer.ctypes.data
+
+    def _heard(self, _state: Any, number: int, phase: int) -> None:
+        now = clock()
+        self.heard.append([number, phase, now])
+        if self.hook is not None and self.failure is None:
+            try:
+                self.hook(self.regions[number], phase, now)
+            except BaseException as error:  # nothing may pass through machine code: it is raised when the kernel has ended
+                self.failure = error
+
+
+class _Local(threading.local):
+    port: _Port | None = None
+
+
+_local: Final = _Local()
+
+
+def _port() -> _Port:
+    port = _local.port
+    if port is None:
+        port = _local.port = _Port()
+    return port
+
+
+class _Flat(threading.local):
+    """A build for profiling, callable from this thread: it reports to the thread's port."""
+
+    call: Callable[..., Any] | None = None
+
+
+# ---- compiled functions ---------------------------------------------------------------------------------------------------------------
+
+class _Watched:
+    """A compiled program with its build for profiling: what its kernels are called, and which lines they came from."""
+
+    def __init__(self, program: Any) -> None:
+        func, (options, self.on_error) = program.func, program.options
+        self.kernel, described = self._build(program.kernel, func, options)
+        self.inner: list[tuple[Region, tuple[Any, ...]]] = []
+        first = next((op.loc for op in func.body.ops if op.loc is not None), None)
+        self.region = Region(program.title, "region", tuple(op.name for op in func.body.ops), *(("", 0) if first is None else (first.file, first.line)))
+        for i, one in enumerate(described):
+            lines = tuple(((file, line), share, adjoint) for file, line, share, adjoint in one["lines"])
+            file, line = max(lines, key=lambda entry: entry[1])[0] if lines else ("", 0)
+            self.inner.append((Region(f"{program.title}#{i} {_joined(one['ops'])}", "kernel", tuple(one["ops"]), file, line, self.region), lines))
+        self.regions = [r for r, _ in self.inner]
+        self.flat = _Flat()
+
+    @staticmethod
+    def _build(plain: kernels.Kernel, func: Any, options: Any) -> tuple[kernels.Kernel, list[dict[str, Any]]]:
+        """The instrumented kernel; the plain one, whose inside cannot be seen, where the compiler is missing."""
+        try:
+            built = kernels.build(func, plain.name, replace(options, hooks=places_of(func)))
+        except AotgradRuntimeError:
+            return plain, []
+        return built, built.meta["regions"]
+
+    def callable(self, port: _Port) -> Callable[..., Any]:
+        """The kernel behind a callable of this thread."""
+        found = self.flat.call
+        if found is None:
+            found = self.flat.call = call.make_callable(self.kernel.name, kernels.refuse)
+            instance = self.kernel.instance(self.kernel.arg_specs(), False, self.on_error)
+            found.add_instance(replace(instance, ctx=ctypes.addressof(port.ctx), keepalive=(instance.keepalive, port)))
+        return found
+
+    def run(self, arrays: Sequence[Any], recorder: Recorder | None, hook: RegionHook | None) -> list[Any]:
+        """Runs the kernel, tells the hook, appends the events."""
+        port = _port()
+        kernel = self.callable(port)
+        stack = profiler.user_stack(sys._getframe(2), recorder.stack) if recorder is not None else ()
+        native = hook is None and port.native != 0
+        before = (port.ctx[_HOOK], port.heard, port.regions, port.hook, port.failure)
+        port.ctx[_HOOK] = port.native if native else port.python
+        port.make_room(2 * len(self.inner))
+        port.heard, port.regions, port.hook, port.failure = [], self.regions, hook, None
+        mark = port.state[_COUNT]
+        failure: BaseException | None = None
+        start = end = clock()
+        if hook is not None:
+            hook(self.region, 0, start)
+        try:
+            out = kernel(*[kernels.packed(a, t) for a, t in zip(arrays, self.kernel.func.arg_types)])
+        finally:
+            end = clock()
+            heard = port.buffer[mark:port.state[_COUNT]].tolist() if native else port.heard
+            failure = port.failure
+            port.state[_COUNT] = mark
+            port.ctx[_HOOK], port.heard, port.regions, port.hook, port.failure = before
+            if recorder is not None:
+                self._record(recorder, heard, end)
+        results = list(out) if isinstance(out, tuple) else [out]
+        if hook is not None and failure is None:
+            hook(self.region, 1, end)
+        if recorder is not None:
+            shapes = [[*a.shape] for a in arrays] if recorder.shapes else None
+            recorder.append((profiler.REGION, self.region.name, start, end, stack, shapes, profiler.new_bytes(results, arrays) if recorder.memory else 0, -1, None))
+        if failure is not None:
+            raise failure
+        return results
+
+    def _record(self, recorder: Recorder, heard: Sequence[Sequence[int]], end: int) -> None:
+        """One event per kernel; one that an error ended has no border of its own."""
+        opened: tuple[int, int] | None = None
+        for number, phase, at in heard:
+            if phase == 0:
+                opened = (number, at)
+            elif opened is not None and opened[0] == number:
+                self._kernel(recorder, number, opened[1], at)
+                opened = None
+        if opened is not None:
+            self._kernel(recorder, opened[0], opened[1], end)
+
+    def _kernel(self, recorder: Recorder, number: int, start: int, end: int) -> None:
+        region, lines = self.inner[number]
+        recorder.append((profiler.KERNEL, region.name, start, end, (), None, 0, -1, lines))
+
+
+def _joined(ops: Sequence[str]) -> str:
+    """Names of the operations of a kernel, for people."""
+    if not ops:
+        return "copy"
+    return "+".join(ops) if len(ops) <= 4 else f"{'+'.join(ops[:3])}+{len(ops) - 3} more"
+
+
+def run(program: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Outputs of a compiled program while some thread watches; plainly when it is not this one."""
+    recorder, hook = profiler.state.recorder, profiler.state.hook
+    if recorder is None and hook is None:
+        return kernels.run_flat(program.kernel, arrays)
+    watched = program.watched
+    if watched is None:
+        with compiling(program.title, "compile for profiling"):
+            watched = program.watched = _Watched(program)
+    return watched.run(arrays, recorder, hook)  # type: ignore[no-any-return]
+
+
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+profiler.skip_files(_PACKAGE, os.path.dirname(os.path.abspath(np.__file__)) + os.sep)
+profiler.add_switch(_switch)
