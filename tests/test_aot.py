@@ -317,6 +317,66 @@ def test_pytree_arguments_defaults_and_captured_arrays(tmp_path: Path) -> None:
     np.testing.assert_allclose(gw, x.T @ (2 * scale * (x @ w + b)), rtol=1e-12)
 
 
+def test_arguments_of_other_types(tmp_path: Path) -> None:
+    def choose(on: Any, i: Any, x: Any) -> Any:
+        return np.where(on, x * i.astype(np.float32), x), np.logical_not(on)
+
+    built = aot.build(choose, ["on: bool[n]", "i: i32[n]", "x: f32[n]"], out=tmp_path, emit="so,h,python")
+    assert "const uint8_t *on, const int32_t *i, const float *x" in (tmp_path / "choose.h").read_text()
+    on, i, x = np.array([True, False, True]), np.array([2, 3, 4], np.int32), np.array([1.5, 2.5, 3.5], np.float32)
+    for f in (load(built).choose, numpy_module(tmp_path / "choose.py").choose):
+        y, off = f(on, i, x)
+        assert y.dtype == np.float32 and off.dtype == bool
+        np.testing.assert_array_equal(y, [3.0, 2.5, 14.0])
+        np.testing.assert_array_equal(off, ~on)
+    with pytest.raises(AotgradTypeError, match="argument on should be bool"):
+        load(built).choose(i, i, x)
+
+
+def test_no_arguments_and_constant_results(tmp_path: Path) -> None:
+    built = aot.build(lambda: (np.arange(3.0), 7), [], out=tmp_path, name="three", emit="so,h,python")
+    assert "int32_t three(double *value_0, int64_t *value_1, void *workspace);" in (tmp_path / "three.h").read_text()
+    for f in (load(built).three, numpy_module(tmp_path / "three.py").three):
+        a, b = f()
+        np.testing.assert_array_equal(a, [0.0, 1.0, 2.0])
+        assert b == 7
+
+
+def test_branches_and_sizes_that_must_divide(tmp_path: Path) -> None:
+    def f(x: Any) -> Any:
+        rows = x.reshape(-1, 3)
+        return ag.cond(x[0] > 0, lambda r: np.sum(r * r), lambda r: np.sum(np.cos(r)), rows)
+
+    built = aot.build(f, ["x: f64[3*m]"], grad="x", out=tmp_path, emit="so,python")
+    for module in (load(built), numpy_module(tmp_path / "f.py")):
+        for sign in (1.0, -1.0):
+            x = sign * np.abs(RNG.normal(size=6))
+            value, grad = module.f_grad(x)
+            np.testing.assert_allclose(value, np.sum(x * x) if sign > 0 else np.sum(np.cos(x)), rtol=1e-14)
+            np.testing.assert_allclose(grad, 2 * x if sign > 0 else -np.sin(x), rtol=1e-14)
+        with pytest.raises(ValueError, match=r"3 \* m"):
+            module.f(np.ones(7))
+
+
+def test_compiled_functions_and_gradients_inside(tmp_path: Path) -> None:
+    inner = ag.compile(lambda x: np.sum(np.sin(x) * x))
+    built = aot.build(lambda x: np.sum(ag.grad(inner)(x) ** 2), ["x: f64[n]"], grad="x", out=tmp_path, name="nested", emit="so")
+    x = RNG.normal(size=5)
+    slope = np.cos(x) * x + np.sin(x)
+    value, grad = load(built).nested_grad(x)
+    np.testing.assert_allclose(value, np.sum(slope**2), rtol=1e-13)
+    np.testing.assert_allclose(grad, 2 * slope * (2 * np.cos(x) - np.sin(x) * x), rtol=1e-12)
+
+
+def test_results_share_no_memory_with_arguments(tmp_path: Path) -> None:
+    built = aot.build(lambda x: (x, x[1:], x), ["x: f64[n]"], out=tmp_path, name="same", emit="so,python")
+    x = np.arange(4.0)
+    for module in (load(built), numpy_module(tmp_path / "same.py")):
+        for got, want in zip(module.same(x), (x, x[1:], x)):
+            np.testing.assert_array_equal(got, want)
+            assert not np.shares_memory(got, x)
+
+
 def test_channels_last_argument(tmp_path: Path) -> None:
     built = aot.build(lambda x: np.sum(np.sin(x) * x), ["x: f32[n, 3, h, w] channels_last"], grad="x", out=tmp_path, name="picture", emit="so,h")
     assert "in the order [0, 2, 3, 1]" in (tmp_path / "picture.h").read_text()
@@ -478,6 +538,25 @@ def test_bad_requests(tmp_path: Path) -> None:
     for make, match in cases:
         with pytest.raises(AotgradError, match=match):
             make()
+    assert not list(tmp_path.iterdir())
+
+
+_FULL_DISK = """
+import resource, sys
+import numpy as np
+import aotgrad as ag
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+try:
+    ag.aot.build(lambda x: np.sum(np.exp(x)), ["x: f64[n]"], grad="x", name="f", out=sys.argv[1])
+except ag.AotgradError as error:
+    assert "cannot be written" in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+
+
+def test_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _FULL_DISK, str(tmp_path)], check=True)
     assert not list(tmp_path.iterdir())
 
 

@@ -128,7 +128,7 @@ def _split(text: str) -> list[str]:
 # ---- functions of the library -----------------------------------------------------------------------------------------------------------
 
 def _names(what: str, given: Any) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = (given,) if isinstance(given, str) else tuple(given or ())
     if not all(isinstance(n, str) for n in names):
         raise AotgradTypeError(f"{what} must name arguments, such as {what}=('x',), not {given!r}")
     return tuple(dict.fromkeys(names))
@@ -236,6 +236,8 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     if not title.isidentifier() and name is None:
         raise AotgradValueError(f"{title or 'this function'} has no name that C could use; pass name='...'")
     header.c_name(title, "the library's name")
+    if not isinstance(out, (str, os.PathLike)):
+        raise AotgradTypeError(f"out must be the path of a folder, not {type(out).__name__}")
     machine = target if isinstance(target, Target) else Target.named(target)
     if not machine.fma:
         raise AotgradNotImplementedError(f"target {machine.cpu} has no fused multiply-add, which generated code relies on; use x86-64-v3 or later, or aarch64-linux-gnu")
