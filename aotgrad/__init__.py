@@ -32,6 +32,7 @@ from .frontend import methods as _methods
 from .frontend.compile import compile
 from .frontend.control import cond, fori_loop, scan
 from .frontend.control import map_ as map
+from .frontend.dispatch import TORCH as _TORCH
 from .frontend.factories import (
     Generator,
     arange,
@@ -69,11 +70,16 @@ from . import autograd, nn
 _LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # not needed by most programs
 
 __all__ = [
-    "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "DType", "Generator", "Size", "Tensor",
-    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "compile", "complex128", "complex64", "cond", "contiguous_format", "default_generator", "empty",
-    "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad", "hessian", "hvp",
-    "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev", "jvp", "linearize", "linspace",
-    "manual_seed", "map", "nn", "no_grad", "ones", "ones_like", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scan", "set_default_dtype",
+    "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "DType", "Generator", "Size",
+    "Tensor",
+    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "compile", "complex128", "complex64", "cond", "contiguous_format",
+    "default_generator", "empty",
+    "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad",
+    "hessian", "hvp",
+    "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev", "jvp", "linearize",
+    "linspace",
+    "manual_seed", "map", "nn", "no_grad", "ones", "ones_like", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scan",
+    "set_default_dtype",
     "set_grad_enabled", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "zeros", "zeros_like",
 ]
 
@@ -87,7 +93,7 @@ def __getattr__(name: str) -> _Any:
 
 
 # The functions of the registry, and torch's names of dtypes. Last, because some are names of Python's own.
-_FUNCTIONS = {n: f for n, f in _methods.FUNCTIONS.items() if (front := _methods.TORCH[n].op.front) is not None and front.function}
+_FUNCTIONS = {n: f for n, f in _methods.FUNCTIONS.items() if (front := _TORCH[n].op.front) is not None and front.function}
 globals().update(_FUNCTIONS)
 globals().update(bool=_dtypes.bool_, float=float32, double=float64, half=float16, int=int32, long=int64, short=int16)
 __all__ += sorted({*_FUNCTIONS, *_methods.ATTRIBUTES, "bool", "double", "float", "half", "int", "long", "short"} - {*__all__})

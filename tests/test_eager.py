@@ -102,9 +102,9 @@ def test_operators_refuse_what_they_do_not_know() -> None:
     x = ag.tensor([1.0])
     for other in ("a", None, object(), [1.0]):
         with pytest.raises(TypeError):
-            x + other  # noqa: B018
+            x + other
         with pytest.raises(TypeError):
-            other - x  # noqa: B018
+            other - x
     assert (x == None) is False and (x != "a") is True  # noqa: E711
     assert len({x, ag.tensor([1.0])}) == 2  # hashed by identity
     with pytest.raises(ag.AotgradTypeError, match="bitwise"):
@@ -135,19 +135,32 @@ def test_promotion_is_torchs_among_tensors() -> None:
 # ---- methods against torch ----------------------------------------------------------------------------------------------------------------
 
 METHODS: dict[str, Callable[[Any], Any]] = {
-    "sum": lambda x: x.sum(), "sum_dim": lambda x: x.sum(1), "sum_keep": lambda x: x.sum(dim=0, keepdim=True), "mean": lambda x: x.mean(dim=(0, 1)), "std": lambda x: x.std(),
-    "var_dim": lambda x: x.var(1), "var0": lambda x: x.var(unbiased=False), "prod": lambda x: x.prod(1), "max": lambda x: x.max(), "max_dim": lambda x: x.max(1).values, "min_dim": lambda x: x.min(0)[0],
-    "argmax": lambda x: x.argmax(1), "amax": lambda x: x.amax((0, 1)), "cumsum": lambda x: x.cumsum(0), "logsumexp": lambda x: x.logsumexp(1), "softmax": lambda x: x.softmax(1),
-    "t": lambda x: x.t(), "T": lambda x: x.T, "mT": lambda x: x.mT, "view": lambda x: x.view(-1, 2), "reshape": lambda x: x.reshape(2, 6), "transpose": lambda x: x.transpose(0, 1),
-    "permute": lambda x: x.permute(1, 0), "unsqueeze": lambda x: x.unsqueeze(-1), "squeeze": lambda x: x[:1].squeeze(0), "flatten": lambda x: x.flatten(), "expand": lambda x: x[:1].expand(5, 4),
-    "repeat": lambda x: x.repeat(2, 1), "flip": lambda x: x.flip(0), "roll": lambda x: x.roll(1, 0), "chunk": lambda x: x.chunk(2, 1)[1], "split": lambda x: x.split(2)[0], "unbind": lambda x: x.unbind(1)[2],
-    "narrow": lambda x: x.narrow(1, 1, 2), "select": lambda x: x.select(1, 2), "tril": lambda x: x.tril(), "diagonal": lambda x: x.diagonal(), "clamp": lambda x: x.clamp(-0.5, 0.5),
-    "clamp_min": lambda x: x.clamp(min=0.1), "masked_fill": lambda x: x.masked_fill(x > 0, 2.0), "norm": lambda x: x.norm(), "norm1": lambda x: x.norm(p=1, dim=1), "pow": lambda x: x.pow(2),
-    "index": lambda x: x[[0, 2], 1:], "masked": lambda x: x[x > 0], "clone": lambda x: x.clone(), "double": lambda x: x.float().double(), "to": lambda x: x.to(x.dtype), "floor": lambda x: x.floor(),
-    "remainder": lambda x: x.remainder(0.7), "fmod": lambda x: x.fmod(0.7), "floor_divide": lambda x: x.floor_divide(0.7), "abs": lambda x: abs(x), "neg": lambda x: -x, "rsub": lambda x: 1 - x,
-    "rdiv": lambda x: 1 / x, "rpow": lambda x: 2 ** x, "tanh": lambda x: x.tanh(), "sigmoid": lambda x: x.sigmoid(), "relu": lambda x: x.relu(), "exp": lambda x: x.exp(), "expm1": lambda x: x.expm1(),
-    "add_alpha": lambda x: x.add(x, alpha=2), "dot": lambda x: x[0].dot(x[1]), "outer": lambda x: x[0].outer(x[1]), "view_as": lambda x: x.view_as(x.t().contiguous()), "mm": lambda x: x.mm(x.t()),
-    "repeat_interleave": lambda x: x.repeat_interleave(2, 1), "new": lambda x: x.new_ones(2) * x[0, :2], "numel": lambda x: x.sum() * x.numel(), "iter": lambda x: sum(row.sum() for row in x),
+    "sum": lambda x: x.sum(), "sum_dim": lambda x: x.sum(1), "sum_keep": lambda x: x.sum(dim=0, keepdim=True), "mean": lambda x: x.mean(dim=(0, 1)),
+    "std": lambda x: x.std(),
+    "var_dim": lambda x: x.var(1), "var0": lambda x: x.var(unbiased=False), "prod": lambda x: x.prod(1), "max": lambda x: x.max(), "max_dim": lambda x: x.max(1).values,
+    "min_dim": lambda x: x.min(0)[0],
+    "argmax": lambda x: x.argmax(1), "amax": lambda x: x.amax((0, 1)), "cumsum": lambda x: x.cumsum(0), "logsumexp": lambda x: x.logsumexp(1),
+    "softmax": lambda x: x.softmax(1),
+    "t": lambda x: x.t(), "T": lambda x: x.T, "mT": lambda x: x.mT, "view": lambda x: x.view(-1, 2), "reshape": lambda x: x.reshape(2, 6),
+    "transpose": lambda x: x.transpose(0, 1),
+    "permute": lambda x: x.permute(1, 0), "unsqueeze": lambda x: x.unsqueeze(-1), "squeeze": lambda x: x[:1].squeeze(0), "flatten": lambda x: x.flatten(),
+    "expand": lambda x: x[:1].expand(5, 4),
+    "repeat": lambda x: x.repeat(2, 1), "flip": lambda x: x.flip(0), "roll": lambda x: x.roll(1, 0), "chunk": lambda x: x.chunk(2, 1)[1],
+    "split": lambda x: x.split(2)[0], "unbind": lambda x: x.unbind(1)[2],
+    "narrow": lambda x: x.narrow(1, 1, 2), "select": lambda x: x.select(1, 2), "tril": lambda x: x.tril(), "diagonal": lambda x: x.diagonal(),
+    "clamp": lambda x: x.clamp(-0.5, 0.5),
+    "clamp_min": lambda x: x.clamp(min=0.1), "masked_fill": lambda x: x.masked_fill(x > 0, 2.0), "norm": lambda x: x.norm(), "norm1": lambda x: x.norm(p=1, dim=1),
+    "pow": lambda x: x.pow(2),
+    "index": lambda x: x[[0, 2], 1:], "masked": lambda x: x[x > 0], "clone": lambda x: x.clone(), "double": lambda x: x.float().double(), "to": lambda x: x.to(x.dtype),
+    "floor": lambda x: x.floor(),
+    "remainder": lambda x: x.remainder(0.7), "fmod": lambda x: x.fmod(0.7), "floor_divide": lambda x: x.floor_divide(0.7), "abs": lambda x: abs(x), "neg": lambda x: -x,
+    "rsub": lambda x: 1 - x,
+    "rdiv": lambda x: 1 / x, "rpow": lambda x: 2 ** x, "tanh": lambda x: x.tanh(), "sigmoid": lambda x: x.sigmoid(), "relu": lambda x: x.relu(),
+    "exp": lambda x: x.exp(), "expm1": lambda x: x.expm1(),
+    "add_alpha": lambda x: x.add(x, alpha=2), "dot": lambda x: x[0].dot(x[1]), "outer": lambda x: x[0].outer(x[1]), "view_as": lambda x: x.view_as(x.t().contiguous()),
+    "mm": lambda x: x.mm(x.t()),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 1), "new": lambda x: x.new_ones(2) * x[0, :2], "numel": lambda x: x.sum() * x.numel(),
+    "iter": lambda x: sum(row.sum() for row in x),
     "augmented": lambda x: _augmented(x), "gather": lambda x: x.gather(1, (x > 0).long()), "triu_": lambda x: (x * 2).triu_(),
 }
 
@@ -193,7 +206,8 @@ def test_methods_against_differences(name: str) -> None:
 
 @needs_torch
 def test_errors_as_torch() -> None:
-    for make in (lambda t: t.tensor([1.0], requires_grad=True).add_(1), lambda t: t.ones(2).add_(t.ones(3, 2)), lambda t: t.tensor([1, 2]).mul_(1.5), lambda t: t.ones(2).view(3),
+    for make in (lambda t: t.tensor([1.0], requires_grad=True).add_(1), lambda t: t.ones(2).add_(t.ones(3, 2)), lambda t: t.tensor([1, 2]).mul_(1.5),
+        lambda t: t.ones(2).view(3),
                  lambda t: t.ones(3).dot(t.ones(2)), lambda t: t.ones(2, 2).t().t().unsqueeze(5)):
         with pytest.raises(Exception) as theirs:
             make(torch)
@@ -206,13 +220,17 @@ def test_array_values_have_numpys_methods() -> None:
     seen: dict[str, Any] = {}
 
     def f(x: Any) -> Any:
-        seen.update(std=x.std(), var=x.var(ddof=1), size=x.size, T=x.T.shape, max=x.max(axis=1), reshape=x.reshape(2, 6), transpose=x.transpose(), flat=x.flatten(), ravel=x.ravel(), clip=x.clip(0, 1),
-                    repeat=x.repeat(2, axis=0), dot=x.dot(x.T), astype=x.astype(np.float32), dtype=x.dtype, cumsum=x.cumsum(), mean=x.mean(axis=0, keepdims=True), take=x.take([1, 0], axis=1), swap=x.swapaxes(0, 1))
+        seen.update(std=x.std(), var=x.var(ddof=1), size=x.size, T=x.T.shape, max=x.max(axis=1), reshape=x.reshape(2, 6), transpose=x.transpose(), flat=x.flatten(),
+            ravel=x.ravel(), clip=x.clip(0, 1),
+                    repeat=x.repeat(2, axis=0), dot=x.dot(x.T), astype=x.astype(np.float32), dtype=x.dtype, cumsum=x.cumsum(), mean=x.mean(axis=0, keepdims=True),
+                    take=x.take([1, 0], axis=1), swap=x.swapaxes(0, 1))
         return x.sum()
 
     ag.grad(f)(A)
-    want = {"std": A.std(), "var": A.var(ddof=1), "size": A.size, "T": A.T.shape, "max": A.max(axis=1), "reshape": A.reshape(2, 6), "transpose": A.T, "flat": A.ravel(), "ravel": A.ravel(), "clip": A.clip(0, 1),
-            "repeat": A.repeat(2, axis=0), "dot": A @ A.T, "astype": A.astype(np.float32), "dtype": A.dtype, "cumsum": A.cumsum(), "mean": A.mean(axis=0, keepdims=True), "take": A.take([1, 0], axis=1), "swap": A.T}
+    want = {"std": A.std(), "var": A.var(ddof=1), "size": A.size, "T": A.T.shape, "max": A.max(axis=1), "reshape": A.reshape(2, 6), "transpose": A.T, "flat": A.ravel(),
+        "ravel": A.ravel(), "clip": A.clip(0, 1),
+            "repeat": A.repeat(2, axis=0), "dot": A @ A.T, "astype": A.astype(np.float32), "dtype": A.dtype, "cumsum": A.cumsum(),
+            "mean": A.mean(axis=0, keepdims=True), "take": A.take([1, 0], axis=1), "swap": A.T}
     for name, value in want.items():
         got = seen[name]
         if isinstance(got, ag.Tensor):
@@ -388,13 +406,15 @@ def test_cross_entropy_as_torch(reduction: str, smoothing: float) -> None:
     for w in (None, weight):
         for t in (target, np.abs(RNG.normal(size=(4, 3, 2)))):
             got = ag.nn.functional.cross_entropy(ag.tensor(scores), ag.tensor(t), None if w is None else ag.tensor(w), reduction=reduction, label_smoothing=smoothing)
-            want = torch.nn.functional.cross_entropy(torch.tensor(scores), torch.tensor(t), None if w is None else torch.tensor(w), reduction=reduction, label_smoothing=smoothing)
+            want = torch.nn.functional.cross_entropy(torch.tensor(scores), torch.tensor(t), None if w is None else torch.tensor(w), reduction=reduction,
+                label_smoothing=smoothing)
             np.testing.assert_allclose(numbers(got), want.numpy(), rtol=1e-12)
 
 
 def test_names() -> None:
     x = ag.tensor([1.0, 2.0], requires_grad=True)
-    for out, name in ((x + 1, "AddBackward0"), (x[0], "SelectBackward0"), (x[:1], "SliceBackward0"), (x[[0]], "IndexBackward0"), (x[None], "UnsqueezeBackward0"), (x ** 2, "PowBackward0")):
+    for out, name in ((x + 1, "AddBackward0"), (x[0], "SelectBackward0"), (x[:1], "SliceBackward0"), (x[[0]], "IndexBackward0"), (x[None], "UnsqueezeBackward0"),
+        (x ** 2, "PowBackward0")):
         assert str(out.grad_fn.name) == name
     assert ag.add.__name__ == "add" and "other" in str(__import__("inspect").signature(ag.add))
     with pytest.raises(ag.AotgradTypeError, match=r"sum\(\).*unexpected argument 'dims_'.*signature is sum\(input"):

@@ -16,9 +16,11 @@ torch: Any = __import__("torch") if importlib.util.find_spec("torch") else None
 
 def test_values_and_dtypes() -> None:
     assert ag.zeros(2, 3).shape == (2, 3) and ag.zeros((2, 3)).dtype is ag.float32 and ag.zeros(2, dtype=ag.int64).tolist() == [0, 0]
-    assert ag.ones(2, requires_grad=True).requires_grad and ag.full((2,), 1.5).dtype is ag.float32 and ag.full((2,), 7).dtype is ag.int64 and ag.full((), True).dtype is ag.bool
+    assert ag.ones(2, requires_grad=True).requires_grad and ag.full((2,), 1.5).dtype is ag.float32 and ag.full((2,), 7).dtype is ag.int64 and ag.full((),
+        True).dtype is ag.bool
     assert ag.eye(2, 3).tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]] and ag.empty(0, 2).shape == (0, 2)
-    assert ag.arange(3).dtype is ag.int64 and ag.arange(1, 7, 2).tolist() == [1, 3, 5] and ag.arange(5, 0, -2).tolist() == [5, 3, 1] and ag.arange(0.0, 1.0, 0.25).dtype is ag.float32
+    assert ag.arange(3).dtype is ag.int64 and ag.arange(1, 7, 2).tolist() == [1, 3, 5] and ag.arange(5, 0, -2).tolist() == [5, 3, 1] and ag.arange(0.0, 1.0,
+        0.25).dtype is ag.float32
     assert ag.tensor(np.ones(2)).dtype is ag.float64 and ag.tensor([1, 2]).dtype is ag.int64 and ag.tensor(1.0).dtype is ag.float32
     x = np.arange(3.0)
     assert ag.as_tensor(x).data_ptr() == ag.from_numpy(x).data_ptr() != ag.tensor(x).data_ptr()
@@ -51,8 +53,10 @@ def test_memory_formats() -> None:
 @pytest.mark.parametrize("args", [(0.0, 1.0, 5), (0.1, 0.7, 7), (3.0, -2.0, 10), (1.0, 1.0, 3), (0.0, 1.0, 1), (0.0, 1.0, 0), (2, 10, 3)])
 def test_linspace_as_torch(args: Any) -> None:
     for dtype in ("float64", "float32"):
-        np.testing.assert_allclose(ag.linspace(*args, dtype=dtype).numpy(), torch.linspace(*args, dtype=getattr(torch, dtype)).numpy(), rtol=1e-7 if dtype == "float32" else 1e-15, atol=1e-16)
-        np.testing.assert_allclose(ag.arange(*args[:2], 0.1, dtype=dtype).numpy() if args[0] < args[1] else [], torch.arange(*args[:2], 0.1, dtype=getattr(torch, dtype)).numpy() if args[0] < args[1] else [], rtol=1e-6)
+        np.testing.assert_allclose(ag.linspace(*args, dtype=dtype).numpy(), torch.linspace(*args, dtype=getattr(torch, dtype)).numpy(),
+            rtol=1e-7 if dtype == "float32" else 1e-15, atol=1e-16)
+        np.testing.assert_allclose(ag.arange(*args[:2], 0.1, dtype=dtype).numpy() if args[0] < args[1] else [],
+            torch.arange(*args[:2], 0.1, dtype=getattr(torch, dtype)).numpy() if args[0] < args[1] else [], rtol=1e-6)
 
 
 def test_linspace_of_tensors_has_a_gradient() -> None:
@@ -70,7 +74,7 @@ def test_random_numbers() -> None:
     again = ag.rand(1000), ag.randn(1000), ag.randint(5, (1000,)), ag.randperm(50)
     assert all(ag.equal(a, b) for a, b in zip(first, again))
     u, z, i, p = (t.numpy() for t in first)
-    assert u.dtype == np.float32 and 0 <= u.min() and u.max() < 1 and abs(u.mean() - 0.5) < 0.05 and abs(z.std() - 1) < 0.1
+    assert u.dtype == np.float32 and u.min() >= 0 and u.max() < 1 and abs(u.mean() - 0.5) < 0.05 and abs(z.std() - 1) < 0.1
     assert set(i) == set(range(5)) and i.dtype == np.int64 and sorted(p) == list(range(50))
     own = ag.Generator(3)
     assert not ag.equal(ag.rand(4, generator=own), ag.rand(4, generator=own))
@@ -82,14 +86,16 @@ def test_random_numbers() -> None:
 def test_in_a_trace_sizes_are_symbolic() -> None:
     def f(x: Any) -> Any:
         n = x.shape[0]
-        return (ag.arange(n), ag.arange(1, 2 * n + 1, 2), ag.zeros(n, 2, dtype=ag.float64), ag.full((n,), 2.5, dtype=ag.float64) * x, ag.eye(n), ag.linspace(0.0, 1.0, n, dtype=ag.float64),
+        return (ag.arange(n), ag.arange(1, 2 * n + 1, 2), ag.zeros(n, 2, dtype=ag.float64), ag.full((n,), 2.5, dtype=ag.float64) * x, ag.eye(n),
+            ag.linspace(0.0, 1.0, n, dtype=ag.float64),
                 ag.ones_like(x), np.zeros_like(x) + x, ag.zeros(3), x.T.shape[0] * x)
 
     func = ag.compile(f).trace(np.arange(4.0))
     for n in (1, 2, 5):
         x = np.arange(float(n))
         got = interp.run(func, x)
-        want = (np.arange(n), np.arange(1, 2 * n + 1, 2), np.zeros((n, 2)), 2.5 * x, np.eye(n, dtype=np.float32), np.linspace(0, 1, n), np.ones(n), x, np.zeros(3, np.float32), n * x)
+        want = (np.arange(n), np.arange(1, 2 * n + 1, 2), np.zeros((n, 2)), 2.5 * x, np.eye(n, dtype=np.float32), np.linspace(0, 1, n), np.ones(n), x,
+            np.zeros(3, np.float32), n * x)
         for a, b in zip(got, want):
             np.testing.assert_allclose(a, b, rtol=1e-15)
             assert a.dtype == b.dtype
@@ -98,14 +104,17 @@ def test_in_a_trace_sizes_are_symbolic() -> None:
 
 
 def test_what_a_trace_refuses() -> None:
-    for make, text in ((lambda x: x * ag.rand(3), "rand"), (lambda x: ag.tensor([x[0], 1.0]), "ag.stack"), (lambda x: ag.arange(x[0]), "traced value"), (lambda x: ag.zeros(3, requires_grad=True), "requires_grad")):
+    for make, text in ((lambda x: x * ag.rand(3), "rand"), (lambda x: ag.tensor([x[0], 1.0]), "ag.stack"), (lambda x: ag.arange(x[0]), "traced value"),
+        (lambda x: ag.zeros(3, requires_grad=True), "requires_grad")):
         with pytest.raises(ag.AotgradError, match=rf"test_factories.py:\d+.*{text}"):
             ag.compile(make).trace(np.ones(3))
 
 
 @pytest.mark.parametrize(("make", "text"), [
-    (lambda: ag.zeros(-1), "negative"), (lambda: ag.zeros(1.5), "integers"), (lambda: ag.arange(0, 5, 0), "step"), (lambda: ag.randint(5, 5, (2,)), "less than"), (lambda: ag.rand(2, dtype=ag.int64), "floating"),
-    (lambda: ag.linspace(0, 1, -1), "non-negative"), (lambda: ag.zeros_like(3), "tensor"), (lambda: ag.tensor("a"), "infer"), (lambda: ag.tensor([1], requires_grad=True), "floating point"),
+    (lambda: ag.zeros(-1), "negative"), (lambda: ag.zeros(1.5), "integers"), (lambda: ag.arange(0, 5, 0), "step"), (lambda: ag.randint(5, 5, (2,)), "less than"),
+    (lambda: ag.rand(2, dtype=ag.int64), "floating"),
+    (lambda: ag.linspace(0, 1, -1), "non-negative"), (lambda: ag.zeros_like(3), "tensor"), (lambda: ag.tensor("a"), "infer"),
+    (lambda: ag.tensor([1], requires_grad=True), "floating point"),
 ])
 def test_bad_arguments(make: Any, text: str) -> None:
     with pytest.raises(ag.AotgradError, match=text):

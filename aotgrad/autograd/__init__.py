@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from aotgrad.frontend.anomaly import detect_anomaly, set_detect_anomaly
 from aotgrad_runtime.engine import backward, grad
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from aotgrad_runtime.tape import Node
-
-from aotgrad.frontend.anomaly import detect_anomaly, set_detect_anomaly
 
 __all__ = ["Node", "backward", "detect_anomaly", "enable_grad", "grad", "inference_mode", "no_grad", "set_detect_anomaly", "set_grad_enabled"]

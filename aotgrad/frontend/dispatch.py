@@ -67,8 +67,8 @@ def _listed(public: Public, name: str, given: Any, arguments: dict[str, Any]) ->
         return [arguments[name]]
     if name == public.star and len(given) == 1 and isinstance(given[0], (list, tuple)):
         given = given[0]
-    arguments[name] = list(given)
-    return arguments[name]
+    found = arguments[name] = list(given)
+    return found
 
 
 def _numeric_list(x: Sequence[Any]) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from aotgrad_runtime import modes
 from aotgrad_runtime.tape import Extra, Node, SavedArray, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
@@ -109,7 +111,7 @@ class ViewExtra(Extra):
         self.inference = parent._extra.inference
 
 
-def mark_view(out: Any, parent: Any, how: tuple[Any, ...]) -> None:
+def mark_view(out: Any, parent: Any, how: Any) -> None:
     """Makes ``out`` a view of ``parent``: they share a version counter, and writes to one reach the other."""
     out._extra = extra = ViewExtra(parent, how)
     views = extra.cell.views  # type: ignore[union-attr]
@@ -133,7 +135,7 @@ def dual_class(cls: type[Any]) -> type[Any]:
     """The dual kind of ``Tensor`` or ``ArrayTensor``: attributes are the primal's."""
     found = _dual_types.get(cls)
     if found is None:
-        read = {name: property(lambda self, name=name: getattr(self._primal, name)) for name in ("_data", "shape", "_dtype")}
+        read = {name: property(operator.attrgetter(f"_primal.{name}")) for name in ("_data", "shape", "_dtype")}
         found = _dual_types[cls] = type(f"Dual{cls.__name__}", (Dual, cls), read)
         found._value_type = cls
     return found
@@ -190,7 +192,7 @@ def _settle(program: Program, out: Any, arrays: Sequence[Any], args: Sequence[An
     for data, a in zip(arrays, args):
         if isinstance(data, np.ndarray) and _owner(data) is root:
             if program.view is None or (out.ndim == 0 and cls is not Tensor):
-                return out.copy(), None
+                return out.copy(order="K"), None
             return out, a if isinstance(a, Tensor) else None
     return out, None
 

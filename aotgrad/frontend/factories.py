@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from aotgrad.ir import dims
+from aotgrad.ir.dims import Dim
 from aotgrad_runtime import dtypes
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as runtime
@@ -16,9 +19,6 @@ from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import Tensor
 
-from aotgrad.ir import dims
-from aotgrad.ir.dims import Dim
-
 from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .methods import contiguous
@@ -26,7 +26,8 @@ from .numpy_protocol import filled_like
 from .trace import Trace, Traced, TracedTensor, current, user_loc
 
 __all__ = [
-    "Generator", "arange", "as_tensor", "default_generator", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace", "manual_seed", "ones", "ones_like",
+    "Generator", "arange", "as_tensor", "default_generator", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace", "manual_seed",
+    "ones", "ones_like",
     "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
 ]
 
@@ -240,7 +241,8 @@ def eye(n: Any, m: Any = None, *, dtype: Any = None, requires_grad: bool = False
     """Ones on the diagonal of an ``n`` by ``m`` matrix (``m`` = ``n`` unless given), zeros elsewhere."""
     shape, kind = _shape((n, n if m is None else m), "eye"), _kind(dtype)
     if current() is not None:
-        return _emit("eye", kind, requires_grad, lambda b: b.to_dtype(b.eq(b.iota(shape=shape, dim=0, dtype=dtypes.int64), b.iota(shape=shape, dim=1, dtype=dtypes.int64)), kind))
+        return _emit("eye", kind, requires_grad,
+            lambda b: b.to_dtype(b.eq(b.iota(shape=shape, dim=0, dtype=dtypes.int64), b.iota(shape=shape, dim=1, dtype=dtypes.int64)), kind))
     _fixed(shape, "eye")
     return _finish(np.eye(*shape, dtype=kind.np), requires_grad)
 
@@ -287,7 +289,7 @@ def manual_seed(seed: int) -> Generator:
 
 def _random(name: str, shape: tuple[Any, ...], generator: Generator | None, method: str, kind: DType, requires_grad: bool, *args: Any) -> Any:
     if current() is not None:
-        raise AotgradNotImplementedError(f"{user_loc()}: {name}: random numbers inside a traced function are not available yet; draw them outside and pass them as an argument")
+        raise AotgradNotImplementedError(f"{user_loc()}: {name}: a traced function cannot draw random numbers yet; draw them outside and pass them as an argument")
     _fixed(shape, name)
     data = (generator or default_generator).draw(method, *args, size=shape)
     return _finish(np.asarray(data, kind.np), requires_grad)
@@ -328,7 +330,7 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dtypes.int64) -> Any:
     """0 to ``n - 1`` in random order."""
     if current() is not None:
-        raise AotgradNotImplementedError(f"{user_loc()}: randperm: random numbers inside a traced function are not available yet; draw them outside and pass them as an argument")
+        raise AotgradNotImplementedError(f"{user_loc()}: randperm: a traced function cannot draw random numbers yet; draw them outside and pass them as an argument")
     return _finish(np.asarray((generator or default_generator).draw("permutation", _whole(n, "randperm")), as_dtype(dtype).np), False)
 
 

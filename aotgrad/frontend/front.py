@@ -78,7 +78,7 @@ class Operand:
     def at(self, b: Builder, dtype: DType) -> Value:
         """The value in ``dtype``."""
         if self.value is None:
-            return self.make(dtype) if self.make is not None else b.scalar(dtype.np.type(self.number).item(), dtype)  # type: ignore[no-any-return]
+            return self.make(dtype) if self.make is not None else b.scalar(dtype.np.type(self.number).item(), dtype)
         return b.to_dtype(self.value, dtype)
 
     def plain(self, b: Builder) -> Value:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tensor import Tensor
 
 from aotgrad.ir.dims import Dim
+from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import Tensor
 
 from . import dispatch, inplace
 from .eager import Dual, ViewExtra
@@ -94,13 +94,13 @@ def _mask_arrays(mask: Any, shape: Sequence[Any], dim: int, trace: Any) -> list[
     """The places where a mask holds, one array per dim of it."""
     if isinstance(mask, Traced):
         raise AotgradIndexError(
-            f"{user_loc()}: a boolean mask that is computed here selects a number of elements that is known only when the code runs; use ag.where(mask, x, other), or a sum of x * mask")
+            f"{user_loc()}: how many elements a mask computed here selects is known only when the code runs; use ag.where(mask, x, other), or a sum of x * mask")
     data = np.asarray(mask._data if isinstance(mask, Tensor) else mask)
     for k, (m, n) in enumerate(zip(data.shape, shape[dim:])):
         if isinstance(n, Dim):
             trace.assume(n, m)
         elif m != n:
-            raise AotgradIndexError(f"the shape of the mask {list(data.shape)} at dim {k} does not match the shape of the indexed array {[str(d) for d in shape]} at dim {dim + k}")
+            raise AotgradIndexError(f"the shape of the mask {list(data.shape)} at dim {k} does not match the indexed array, {[str(d) for d in shape]} at dim {dim + k}")
     return [np.asarray(i) for i in data.nonzero()]
 
 

@@ -1,7 +1,7 @@
 """Writing into tensors: values, history, and views. The one place where a tensor changes after it was made.
 
-A write goes into the memory itself (arrays saved for backward are copied first, so the tape keeps the old numbers). Where it is recorded, the tensor takes over the node of
-the functional result, the tensor it is a view of gets a write of its own, and every other live view of that one is derived anew.
+A write goes into the memory itself (arrays saved for backward are copied first, so the tape keeps the old numbers). Where it is recorded, the tensor takes over the
+node of the functional result, the tensor it is a view of gets a write of its own, and every other live view of that one is derived anew.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import cell_of
@@ -49,7 +50,7 @@ def memory(x: Any) -> Any:
     """The array to write to: arrays saved for backward keep the old numbers."""
     data = x._data
     if not data.flags.writeable:
-        raise AotgradRuntimeError(f"{user_loc()}: the memory of this tensor cannot be written: it is read-only, or one element stands for several (expand); use clone() before the in-place operation")
+        raise AotgradRuntimeError(f"{user_loc()}: this memory cannot be written: it is read-only, or one element stands for several (expand); use clone() first")
     cell_of(x).bump()
     return data
 
@@ -148,7 +149,7 @@ def _write_back(x: Any) -> None:
         if parent is None or id(view) in fresh or id(parent) not in fresh:
             continue
         if view._extra.how[0] == "other":
-            raise AotgradNotImplementedError(f"{user_loc()}: a tensor was written while a view of it (split, narrow, diagonal, expand) is alive; use clone() on that view")
+            raise AotgradNotImplementedError(f"{user_loc()}: a tensor was written while a view of it (split, narrow, diagonal, expand) is alive; clone() that view")
         _take_over(view, _again(view, parent))
         fresh.add(id(view))
 

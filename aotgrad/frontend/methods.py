@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from aotgrad.ir import Layout
+from aotgrad.ir.dims import Dim
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
-
-from aotgrad.ir import Layout
-from aotgrad.ir.dims import Dim
 
 from . import dispatch, indexing, inplace
 from .dispatch import NUMPY, TORCH, call, run
@@ -87,7 +87,7 @@ def _bits(method: Method, symbol: str) -> Method:
         for x in (self, other):
             kind = x._dtype if isinstance(x, Tensor) else np.asarray(x).dtype
             if kind not in (bool_, np.bool_):
-                raise AotgradTypeError(f"{user_loc()}: {symbol} takes bools, not {getattr(kind, 'name', kind)}; bitwise operations on integers are not available, compare with 0 first")
+                raise AotgradTypeError(f"{user_loc()}: {symbol} takes bools, not {getattr(kind, 'name', kind)}; integers have no bitwise operations here")
         return method(self, other)
 
     return checked
@@ -227,16 +227,17 @@ def _extra_methods() -> dict[str, Any]:
 
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
-        "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone, "contiguous": contiguous, "to": _to, "type": _cast, "astype": _cast,
+        "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone, "contiguous": contiguous, "to": _to, "type": _cast,
+        "astype": _cast,
         "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "cpu": lambda self: self, "positive": lambda self: self,
         "view_as": lambda self, other: run(TORCH["view"], {"input": self, "shape": (tuple(other.shape),)}),
         "reshape_as": lambda self, other: run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)}),
         "expand_as": lambda self, other: run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)}),
         "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": lambda self, mask: indexing.getitem(self, mask),
         "new_zeros": _new(0), "new_ones": _new(1), "new_full": lambda self, size, fill_value, **kw: _new(fill_value)(self, size, **kw), "new_tensor": _new_tensor,
-        "_weak": False,
     }
-    out.update((name, cast(dtype)) for name, dtype in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"), ("short", "int16"), ("bool", "bool")))
+    out.update((name, cast(dtype)) for name, dtype in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"),
+        ("short", "int16"), ("bool", "bool")))
     return out
 
 
@@ -255,7 +256,8 @@ def _new_tensor(self: Any, data: Any, dtype: Any = None, requires_grad: bool = F
 
 # ---- NumPy's meanings ---------------------------------------------------------------------------------------------------------------------
 
-_ARRAY_METHODS = ("all", "any", "argmax", "argmin", "clip", "cumprod", "cumsum", "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "round", "squeeze", "std",
+_ARRAY_METHODS = ("all", "any", "argmax", "argmin", "clip", "cumprod", "cumsum", "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "round",
+    "squeeze", "std",
                   "sum", "swapaxes", "take", "trace", "transpose", "var")
 
 
@@ -285,7 +287,8 @@ def _no_sort(name: str) -> Method:
 def _array_table() -> dict[str, Any]:
     out: dict[str, Any] = {name: dispatch.function(NUMPY[name], name) for name in _ARRAY_METHODS if name in NUMPY}
     out.update(astype=_array_astype, flatten=_array_flatten, fill=_array_fill, copy=lambda self, order="C": call(TORCH["clone"], (self,), {}),
-               nonzero=lambda self: tuple(x._data for x in _nonzero(self, True)), sort=_no_sort("sort"), argsort=_no_sort("argsort"), conj=lambda self: self, conjugate=lambda self: self)
+               nonzero=lambda self: tuple(x._data for x in _nonzero(self, True)), sort=_no_sort("sort"), argsort=_no_sort("argsort"), conj=lambda self: self,
+               conjugate=lambda self: self)
     return out
 
 
@@ -322,7 +325,7 @@ def stop_gradient(x: Any) -> Any:
     >>> float(ag.grad(lambda x: x * ag.stop_gradient(x))(3.0))
     3.0
     """
-    if isinstance(x, (Traced, Tensor)):
+    if isinstance(x, Tensor):
         return TracedArray._of(x._trace, x._trace.builder.stop_gradient(x._value)) if isinstance(x, TracedArray) else x.detach()
     return x
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from aotgrad_runtime.dtypes import as_dtype, bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
@@ -24,7 +25,7 @@ _BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor"
 
 
 def _refused(name: str, why: str = "is not available for tensors and traced values") -> AotgradTypeError:
-    return AotgradTypeError(f"{user_loc()}: {name} {why}. Write it with functions that are (see the list of functions in the documentation), or, where no gradient is needed, "
+    return AotgradTypeError(f"{user_loc()}: {name} {why}. Write it with functions that are (the documentation lists them), or, where no gradient is needed, "
                             "take the numbers first: x.detach().numpy()")
 
 
@@ -71,7 +72,7 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def _into(out: Any, ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     targets = out if isinstance(out, tuple) else (out,)
     if len(targets) != 1 or not isinstance(targets[0], Tensor):
-        raise AotgradTypeError(f"{user_loc()}: np.{ufunc.__name__}: the result is a tensor and cannot be written into a NumPy array; write y = y + x instead of y += x, without out=")
+        raise AotgradTypeError(f"{user_loc()}: np.{ufunc.__name__}: a tensor cannot be written into a NumPy array; write y = y + x instead of y += x, without out=")
     result = array_ufunc(targets[0], ufunc, method, *inputs, **kwargs)
     indexing.setitem(targets[0], Ellipsis, result)
     return targets[0]
@@ -152,7 +153,8 @@ def _where(condition: Any, *values: Any) -> Any:
 
 def _dims_at_least(rank: int) -> Callable[..., Any]:
     def make(*arrays: Any) -> Any:
-        out = [x if len(np.shape(x) if not isinstance(x, Tensor) else x.shape) >= rank else _reshape(x if isinstance(x, Tensor) else np.asarray(x), _padded(x, rank)) for x in arrays]
+        out = [x if len(np.shape(x) if not isinstance(x, Tensor) else x.shape) >= rank else _reshape(x if isinstance(x, Tensor) else np.asarray(x),
+            _padded(x, rank)) for x in arrays]
         return out[0] if len(out) == 1 else tuple(out)
 
     return make
@@ -221,7 +223,8 @@ def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fal
 def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     x, y = (v if isinstance(v, Tensor) else np.asarray(v) for v in (a, b))
     rx, ry = len(x.shape), len(y.shape)
-    left, right = (list(range(rx - axes, rx)), list(range(axes))) if isinstance(axes, int) else ([d % r for d in (v if isinstance(v, (list, tuple)) else [v])] for v, r in zip(axes, (rx, ry)))
+    left, right = (list(range(rx - axes, rx)), list(range(axes))) if isinstance(axes, int) else ([d % r for d in (v if isinstance(v, (list, tuple)) else [v])] for v,
+        r in zip(axes, (rx, ry)))
     names = "abcdefghijklmnopqrstuvwxyz"
     nx, ny = list(names[:rx]), list(names[rx:rx + ry])
     for i, j in zip(left, right):
@@ -251,15 +254,18 @@ def _dtype_of(x: Any) -> Any:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "shape": lambda a: tuple(a.shape), "ndim": lambda a: len(a.shape), "size": _size, "where": _where, "copy": lambda a, order="K", subok=False: call(TORCH["clone"], (a,), {}),
+    "shape": lambda a: tuple(a.shape), "ndim": lambda a: len(a.shape), "size": _size, "where": _where, "copy": lambda a, order="K",
+    subok=False: call(TORCH["clone"], (a,), {}),
     "zeros_like": _made_like(0), "empty_like": _made_like(0), "ones_like": _made_like(1), "full_like": _made_like(None),
     "atleast_1d": _dims_at_least(1), "atleast_2d": _dims_at_least(2), "hstack": _hstack, "vstack": _vstack, "column_stack": _column_stack,
     "diff": _diff, "trapezoid": _trapezoid, "average": _average, "tensordot": _tensordot, "inner": _inner,
     "append": lambda arr, values, axis=None: _append(arr, values, axis),
-    "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,), {"axis": axis, "keepdims": keepdims}),
+    "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,),
+    {"axis": axis, "keepdims": keepdims}),
     "fliplr": lambda m: call(TORCH["flip"], (m, (1,)), {}), "flipud": lambda m: call(TORCH["flip"], (m, (0,)), {}),
     "allclose": _concrete(np.allclose), "isclose": _concrete(np.isclose), "array_equal": _concrete(np.array_equal), "may_share_memory": _concrete(np.may_share_memory),
-    "shares_memory": _concrete(np.shares_memory), "array_repr": lambda a, *rest, **kw: repr(a), "array_str": lambda a, *rest, **kw: str(a), "nonzero": lambda a: a.nonzero(),
+    "shares_memory": _concrete(np.shares_memory), "array_repr": lambda a, *rest, **kw: repr(a), "array_str": lambda a, *rest, **kw: str(a),
+    "nonzero": lambda a: a.nonzero(),
     "result_type": lambda *xs: np.result_type(*map(_dtype_of, xs)), "iscomplexobj": lambda x: x._dtype.kind == "c", "isrealobj": lambda x: x._dtype.kind != "c",
     "real": lambda val: val, "linalg.multi_dot": lambda arrays: _chain(arrays), "deg2rad": lambda x: x * (math.pi / 180),
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-
 from types import CodeType
 from typing import Any
 
@@ -73,7 +72,7 @@ class Trace:
         self.lifted: dict[Value, tuple[Any, Value]] = {}
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.hidden = hidden
-        self.can_fix = parent.can_fix if parent is not None else examples is not None
+        self.can_fix: bool = parent.can_fix if parent is not None else examples is not None
 
     # ---- values ------------------------------------------------------------------------------------------------------------------
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tensor import Tensor
 
 from aotgrad.frontend.dispatch import TORCH
 from aotgrad.frontend.methods import FUNCTIONS as _f
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import Tensor
 
 __all__ = ["cross_entropy", "linear", "mse_loss", "nll_loss"]
 

@@ -16,8 +16,8 @@ from .dtypes import DType
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
-    "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate", "cell_of", "edge_of",
-    "edges_of", "extra_of", "installed", "node_extra_of",
+    "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate",
+    "cell_of", "edge_of", "edges_of", "extra_of", "installed", "node_extra_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -126,7 +126,7 @@ class VersionCell:
         for ref in known or ():
             saved = ref()
             if saved is not None:
-                saved.data = saved.data.copy()
+                saved.data = saved.data.copy(order="K")
 
 
 class Extra:
@@ -157,6 +157,7 @@ class Value:
     _index: int
     _requires_grad: bool
     _extra: Extra | None
+    _weak: bool = False  # a Python number as a tensor: it does not decide dtypes
 
     _concrete: ClassVar[bool] = True  # False in subclasses whose values are traced, not stored
     _value_type: ClassVar[type[Any]]  # the class of results; a subclass such as a parameter names its base here

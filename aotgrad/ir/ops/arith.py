@@ -22,11 +22,14 @@ def _same(b: Any, ct: Any, op: Any) -> dict[int, Any]:
 
 
 register(OpDef(
-    "add", "x + y.", ("x", "y"), elementwise_rule(), np.add, Linear(_same, partial=lambda lb, t: t[1] if t[0] is None else t[0]), Scalar(lambda k, op, x, y: k.add(x, y)), samples=float_samples(operands=2),
-    layouts="elementwise", exact=True, front=Front("add(input, other, *, alpha=1)", canon=lambda b, x, y, alpha=1: b.add(x, y if alpha == 1 else b.mul(y, b.full_like(y, alpha))),
+    "add", "x + y.", ("x", "y"), elementwise_rule(), np.add, Linear(_same, partial=lambda lb, t: t[1] if t[0] is None else t[0]),
+    Scalar(lambda k, op, x, y: k.add(x, y)), samples=float_samples(operands=2),
+    layouts="elementwise", exact=True, front=Front("add(input, other, *, alpha=1)", canon=lambda b, x, y,
+    alpha=1: b.add(x, y if alpha == 1 else b.mul(y, b.full_like(y, alpha))),
                                                    np=("add",), operator=("__add__", "__radd__"), inplace=True)))
 register(OpDef(
-    "sub", "x - y.", ("x", "y"), elementwise_rule("fciu"), np.subtract, Linear(lambda b, ct, op: {0: ct, 1: b.neg(ct)}, partial=lambda lb, t: lb.neg(t[1]) if t[0] is None else t[0]), Scalar(lambda k, op, x, y: k.sub(x, y)),
+    "sub", "x - y.", ("x", "y"), elementwise_rule("fciu"), np.subtract,
+    Linear(lambda b, ct, op: {0: ct, 1: b.neg(ct)}, partial=lambda lb, t: lb.neg(t[1]) if t[0] is None else t[0]), Scalar(lambda k, op, x, y: k.sub(x, y)),
     samples=float_samples(operands=2), layouts="elementwise", exact=True,
     front=Front("sub(input, other, *, alpha=1)", canon=lambda b, x, y, alpha=1: b.sub(x, y if alpha == 1 else b.mul(y, b.full_like(y, alpha))), np=("subtract",),
                 operator=("__sub__", "__rsub__"), inplace=True, aliases=("subtract",))))
@@ -56,7 +59,8 @@ register(OpDef(
     "div", "x / y (true division of floats).", ("x", "y"), elementwise_rule("fc"), np.divide,
     Partials((lambda b, ins, out: _reciprocal_of(b, ins[1]), lambda b, ins, out: b.neg(b.div(out, ins[1])))),
     Scalar(lambda k, op, x, y: k.div(x, y)), samples=float_samples(0.5, 2.0, 2), layouts="elementwise", exact=True,
-    front=Front("div(input, other)", promote="float", np=("divide", "true_divide"), operator=("__truediv__", "__rtruediv__"), inplace=True, aliases=("divide", "true_divide"))))
+    front=Front("div(input, other)", promote="float", np=("divide", "true_divide"), operator=("__truediv__", "__rtruediv__"), inplace=True,
+    aliases=("divide", "true_divide"))))
 register(OpDef(
     "neg", "-x.", ("x",), elementwise_rule("fciu"), np.negative, Linear(lambda b, ct, op: {0: b.neg(ct)}), Scalar(lambda k, op, x: k.neg(x)), samples=float_samples(),
     layouts="elementwise", exact=True, front=Front("neg(input)", np=("negative",), operator=("__neg__",), inplace=True, aliases=("negative",))))
@@ -176,5 +180,6 @@ def _cast_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
 
 
 register(OpDef(
-    "cast", "x converted to ``dtype`` (C rules: floats truncate towards zero).", ("x",), _cast_rule, lambda x, dtype: np.asarray(x).astype(dtype.np), Linear(_cast_transpose),
+    "cast", "x converted to ``dtype`` (C rules: floats truncate towards zero).", ("x",), _cast_rule, lambda x, dtype: np.asarray(x).astype(dtype.np),
+    Linear(_cast_transpose),
     Scalar(lambda k, op, x: k.cast(x, op.operands[0].type.dtype, op.attrs["dtype"])), {"dtype": REQUIRED}, _cast_samples, layouts="any", exact=True))

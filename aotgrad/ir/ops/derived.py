@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from aotgrad_runtime.dtypes import bool_, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError, AotgradValueError
 
+from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
 from .common import norm_dim, norm_dims
 from .contract import _matmul_body, _matmul_canon
@@ -163,6 +165,14 @@ def _scatter_along(mode: str) -> Any:
     return body
 
 
+def _at_least(b: Any, have: Any, need: Any, what: str) -> None:
+    """One size is not below another: checked now, or by a guard."""
+    n, m = b.trace.example(have), b.trace.example(need)
+    if n is not None and m is not None and n < m:
+        raise AotgradValueError(f"{what}: {n} < {m}")
+    b.trace.assume(dimlib.minimum(have, need), need)
+
+
 def _scatter_canon(op: str) -> Any:
     def canon(b: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
         _check_index(op, x, index)
@@ -171,6 +181,8 @@ def _scatter_canon(op: str) -> Any:
         if len(src.type.shape) == 0 or tuple(src.type.shape) == tuple(shape):
             src = b.expand(src, shape)
         else:  # torch reads the leading part of a larger src
+            for i, (have, need) in enumerate(zip(src.type.shape, shape)):
+                _at_least(b, have, need, f"{op}: dim {i} of src is smaller than that of index")
             src = b.slice(src, starts=(0,) * len(shape), sizes=tuple(shape), steps=(1,) * len(shape))
         return b.emit(op, [x, index, src], {"dim": norm_dim(dim, len(x.type.shape))})[0]
 
@@ -191,7 +203,8 @@ def _scatter_samples() -> Iterable[Sample]:
 _derive("gather", "Elements of x at ``index`` along ``dim``, the other places as in ``index``.", ("x", "index"), _gather_body, _gather_samples,
         Front("gather(input, dim, index)", _gather_canon, "none", tensors=("input", "index")), {"dim": 0})
 _derive("take_along_dim", "``gather`` with broadcasting.", ("x", "index"), _gather_body, _gather_samples,
-        Front("take_along_dim(input, indices, dim=None)", _take_along, "none", ("take_along_axis",), "take_along_axis(input, indices, dim=-1)", tensors=("input", "indices")), {"dim": 0})
+        Front("take_along_dim(input, indices, dim=None)", _take_along, "none", ("take_along_axis",), "take_along_axis(input, indices, dim=-1)",
+        tensors=("input", "indices")), {"dim": 0})
 for _name, _op, _mode in (("scatter", "scatter_along", "set"), ("scatter_add", "scatter_add_along", "add")):
     _derive(_op, f"x with src {'written' if _mode == 'set' else 'added'} at ``index`` along ``dim``.", ("x", "index", "src"), _scatter_along(_mode), _scatter_samples,
             Front(f"{_name}(input, dim, index, src)", _scatter_canon(_op), "none", tensors=("input", "index", "src"), inplace=True), {"dim": 0})
@@ -221,17 +234,27 @@ def _np_take(b: Any, x: Any, index: Any, dim: Any = None) -> Any:
 
 def _index_add(b: Any, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
     _rows("index_add", x, index)
-    v = b.to_dtype(source, x.type.dtype)
+    v, d = b.to_dtype(source, x.type.dtype), norm_dim(dim, len(x.type.shape))
+    if len(v.type.shape) != len(x.type.shape) or len(index.type.shape) != 1:
+        raise AotgradValueError(f"index_add: a source of rank {len(x.type.shape)} and an index of rank 1 are needed, not {len(v.type.shape)} and {len(index.type.shape)}")
+    for i, (have, want) in enumerate(zip(v.type.shape, x.type.shape)):
+        b.equate(have, index.type.shape[0] if i == d else want, f"index_add: dim {i} of the source")
+    x, index, v = (b.refresh(y) for y in (x, index, v))
     return b.index_add(x, b.to_dtype(index, int64), v if alpha == 1 else b.mul(v, b.full_like(v, alpha)), dim=norm_dim(dim, len(x.type.shape)))
 
 
-_ROWS = lambda: (Sample((_x(3, 4), np.array([2, 0, 2])), {"dim": 0}, "0"), Sample((_x(2, 4), np.array([3, -1, 0])), {"dim": 1}, "1"))
+def _row_samples() -> Iterable[Sample]:
+    yield Sample((_x(3, 4), np.array([2, 0, 2])), {"dim": 0}, "0")
+    yield Sample((_x(2, 4), np.array([3, -1, 0])), {"dim": 1}, "1")
+
+
 _derive("index_select", "Slices of x along ``dim``, at the places of ``index``.", ("x", "index"),
-        lambda b, x, index, dim: b.emit("getitem", [x, index], _select_attrs(x, index, dim))[0], _ROWS,
-        Front("index_select(input, dim, index)", _index_select, "none", ("take",), "take(input, indices, dim=None)", _np_take, tensors=("input", "index", "indices")), {"dim": 0})
+        lambda b, x, index, dim: b.emit("getitem", [x, index], _select_attrs(x, index, dim))[0], _row_samples,
+        Front("index_select(input, dim, index)", _index_select, "none", ("take",), "take(input, indices, dim=None)", _np_take, tensors=("input", "index", "indices")),
+        {"dim": 0})
 _derive("index_add", "x with slices of source added along ``dim``, at the places of ``index``.", ("x", "index", "source"),
         lambda b, x, index, v, dim: b.emit("setitem", [x, v, index], {**_select_attrs(x, index, dim), "mode": "add"})[0],
-        lambda: (Sample((*s.operands, _x(*((3, 4) if s.attrs["dim"] == 0 else (2, 3)))), s.attrs, s.name) for s in _ROWS()),
+        lambda: (Sample((*s.operands, _x(*((3, 4) if s.attrs["dim"] == 0 else (2, 3)))), s.attrs, s.name) for s in _row_samples()),
         Front("index_add(input, dim, index, source, *, alpha=1)", _index_add, "none", tensors=("input", "index", "source"), inplace=True), {"dim": 0})
 
 
@@ -274,5 +297,6 @@ def _repeat_canon(b: Any, x: Any, repeats: Any, dim: Any = None) -> Any:
     return b.repeat_interleave(x, repeats=int(repeats), dim=norm_dim(dim, len(x.type.shape)))
 
 
-_derive("repeat_interleave", "Each element repeated along ``dim``.", ("x",), _repeat_body, lambda: (Sample((_x(2, 3),), {"repeats": 2, "dim": d}, str(d)) for d in (0, 1)),
+_derive("repeat_interleave", "Each element repeated along ``dim``.", ("x",), _repeat_body,
+    lambda: (Sample((_x(2, 3),), {"repeats": 2, "dim": d}, str(d)) for d in (0, 1)),
         Front("repeat_interleave(input, repeats, dim=None)", _repeat_canon, "none", ("repeat",), "repeat(input, repeats, dim=None)"), {"repeats": REQUIRED, "dim": 0})

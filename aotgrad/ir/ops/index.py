@@ -1,7 +1,7 @@
 """Indexing as in NumPy: ``getitem`` and ``setitem``, composites of slice, reshape, permute, take, insert and scatter.
 
-An index expression arrives as a tuple of entries, one per dim of x and new axis: ``("int", i)``, ``("slice", start, stop, step)``, ``("new",)``, ``("array",)``; the arrays
-themselves are operands. ``resolve`` turns it, for given sizes, into the static attributes of the ops.
+An index expression arrives as a tuple of entries, one per dim of x and new axis: ``("int", i)``, ``("slice", start, stop, step)``, ``("new",)``, ``("array",)``; the
+arrays themselves are operands. ``resolve`` turns it, for given sizes, into the static attributes of the ops.
 """
 
 from __future__ import annotations
@@ -94,7 +94,11 @@ def _clamped(b: Any, bound: Any, n: Any, default: Any, low: int) -> Any:
 
 def resolve(b: Any, shape: Sequence[Any], entries: Sequence[tuple[Any, ...]], block: Sequence[Any]) -> dict[str, Any]:
     """Attributes of ``getitem`` and ``setitem`` for an x of ``shape``; ``block`` is the common shape of the index arrays."""
-    starts, sizes, steps, drop, arrays = [], [], [], [], []
+    starts: list[Any] = []
+    sizes: list[Any] = []
+    steps: list[int] = []
+    drop: list[int] = []
+    arrays: list[int] = []
     before: list[Any] = []  # result dims ahead of the arrays'
     after: list[Any] = []
     kept_before, dim, state, any_array = 0, 0, 0, any(e[0] == "array" for e in entries)
@@ -120,7 +124,8 @@ def resolve(b: Any, shape: Sequence[Any], entries: Sequence[tuple[Any, ...]], bl
         dim += 1
     front = state == 3
     result = (*block, *before, *after) if front else (*before, *block, *after) if any_array else (*before, *after)
-    return {"starts": tuple(starts), "sizes": tuple(sizes), "steps": tuple(steps), "drop": tuple(drop), "arrays": tuple(arrays), "at": 0 if front else kept_before, "shape": result}
+    return {"starts": tuple(starts), "sizes": tuple(sizes), "steps": tuple(steps), "drop": tuple(drop), "arrays": tuple(arrays), "at": 0 if front else kept_before,
+        "shape": result}
 
 
 # ---- bodies ---------------------------------------------------------------------------------------------------------------------------
@@ -290,7 +295,7 @@ def _mask_canon(b: Any, x: Any, mask: Any, value: Any, mode: str = "set") -> Any
     shape = b.refresh(x).type.shape
     v = b.to_dtype(value, x.type.dtype)
     if len(v.type.shape) > len(shape) - rank:
-        raise AotgradValueError("x[mask] = v with a traced mask: the number of chosen elements is not known, so v must be a number or fit one element x[i]; use ag.where(mask, v, x)")
+        raise AotgradValueError("x[mask] = v with a traced mask: how many elements it chooses is not known: v must be a number or fit one x[i]; use ag.where(mask, v, x)")
     v = b.expand(v, shape)
     return b.masked_set(x, b.broadcast(b.refresh(mask), shape=shape, dims=tuple(range(rank))), v, mode=mode)
 
@@ -336,14 +341,18 @@ def _setitem_samples() -> Iterable[Sample]:
 
 
 register(OpDef(
-    "getitem", "The indexed part of x.", ("x", "indices*"), _getitem_rule, None, Composite(_getitem_body), attrs=_ATTRS, samples=_getitem_samples, grad_fn="IndexBackward0",
+    "getitem", "The indexed part of x.", ("x", "indices*"), _getitem_rule, None, Composite(_getitem_body), attrs=_ATTRS, samples=_getitem_samples,
+    grad_fn="IndexBackward0",
     front=Front("getitem(input, indices=None, spec=None)", _getitem_canon, "none", function=False, method=False, tensors=("input", "indices"))))
 register(OpDef(
-    "setitem", "x with the indexed part replaced by v, or combined with it: mode set, add, mul, min, max.", ("x", "v", "indices*"), _setitem_rule, None, Composite(_setitem_body),
+    "setitem", "x with the indexed part replaced by v, or combined with it: mode set, add, mul, min, max.", ("x", "v", "indices*"), _setitem_rule, None,
+    Composite(_setitem_body),
     attrs={**_ATTRS, "mode": "set"}, samples=_setitem_samples, grad_fn="CopySlices",
-    front=Front("setitem(input, value, indices=None, spec=None, mode='set')", _setitem_canon, "none", function=False, method=False, tensors=("input", "value", "indices"))))
+    front=Front("setitem(input, value, indices=None, spec=None, mode='set')", _setitem_canon, "none", function=False, method=False,
+    tensors=("input", "value", "indices"))))
 register(OpDef(
     "masked_set", "x with the elements where the mask holds replaced by (or combined with) one value.", ("x", "mask", "v"), None, None,
     Composite(lambda b, x, mask, v, mode: b.where(mask, v if mode == "set" else b.emit({"add": "add", **_COMBINE}[mode], [x, v])[0], x)), attrs={"mode": "set"},
-    samples=lambda: (Sample((np.array([1.0, 2.0, -3.0]), np.array([True, False, True]), np.array([0.5, 0.25, 2.0])), {"mode": m}, m) for m in ("set", "add", "mul")), grad_fn="IndexPutBackward0",
+    samples=lambda: (Sample((np.array([1.0, 2.0, -3.0]), np.array([True, False, True]), np.array([0.5, 0.25, 2.0])), {"mode": m}, m) for m in ("set", "add", "mul")),
+    grad_fn="IndexPutBackward0",
     front=Front("masked_set(input, mask, value, mode='set')", _mask_canon, "none", function=False, method=False)))

@@ -30,7 +30,8 @@ def _quiet(fn: Callable[..., Any]) -> Callable[..., Any]:
 def _unary(name: str, doc: str, ref: Callable[..., Any], partial: Partial, samples: Any = None, lower: Any = None, np_names: tuple[str, ...] = (),
            aliases: tuple[str, ...] = (), **front: Any) -> None:
     register(OpDef(
-        name, doc, ("x",), elementwise_rule("f"), _quiet(ref), Partials((lambda b, ins, out: partial(b, ins[0], out),)), lower or Scalar(lambda k, op, x: k.math(name, x)),
+        name, doc, ("x",), elementwise_rule("f"), _quiet(ref), Partials((lambda b, ins, out: partial(b, ins[0], out),)),
+        lower or Scalar(lambda k, op, x: k.math(name, x)),
         samples=samples or float_samples(), layouts="elementwise", exact=name == "sqrt",
         front=Front(f"{name}(input)", promote="float", np=np_names or (name,), aliases=aliases, inplace=True, **front)))
 
@@ -230,4 +231,5 @@ _quotient("remainder", "x - floor(x / y) * y: the sign is the divisor's, as in P
           Partials((lambda b, ins, out: b.full_like(ins[0], 1), lambda b, ins, out: b.neg(b.floor_divide(*ins)))), _whole(_lower_remainder, lambda k, x, y: k.rem(x, y)),
           np=("remainder", "mod"), operator=("__mod__", "__rmod__"))
 _quotient("fmod", "x - trunc(x / y) * y: the sign is x's, as in C.", np.fmod,
-          Partials((lambda b, ins, out: b.full_like(ins[0], 1), lambda b, ins, out: b.neg(b.trunc(b.div(*ins))))), _whole(lambda k, x, y: k.math("fmod", x, y), _lower_int_fmod), np=("fmod",))
+          Partials((lambda b, ins, out: b.full_like(ins[0], 1), lambda b, ins, out: b.neg(b.trunc(b.div(*ins))))),
+          _whole(lambda k, x, y: k.math("fmod", x, y), _lower_int_fmod), np=("fmod",))
