@@ -10,6 +10,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
 
 from ..ir import dims
 from ..ir.core import Func, Value
+from ..ir.transforms.custom import runnable
 from .access import Access
 from .bufferise import Buffers, Store, Workspace, dense
 from .emit import Entry
@@ -68,6 +69,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: 
     for t in (*func.arg_types, *func.out_types):
         if t.layout is not None and t.layout.blocks:
             raise AotgradNotImplementedError(f"blocked layout of {t} has no kernel-level form yet; relayout it first")
+    func = runnable(func)
     symbols = func.symbols()
     k = function(name, [t.dtype for t in func.arg_types], [t.dtype for t in func.out_types], symbols)
     missing = [s for t in func.out_types for d in t.shape for s in dims.symbols_of(d) if s not in symbols]

@@ -16,6 +16,7 @@ from aotgrad.codegen.cabi import CFunction, Objects, Param
 from aotgrad.codegen.target import Target
 from aotgrad.ir import Layout, TensorType, dims
 from aotgrad.ir.printer import print_module
+from aotgrad.ir.transforms.custom import runnable
 from aotgrad_runtime.dtypes import DType, bool_, float32, float64, int32, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
@@ -146,6 +147,7 @@ def _functions(name: str, declared: Declared, program: Program, grad: tuple[str,
     out = []
     for kind, suffix, make, names, text in makers:
         func, ins, outs = make(program, declared, declared.select(kind, names))
+        func = runnable(func)
         cnames = header.unique_names([*(n for n, _, _ in ins), *(n for n, _, _ in outs)])
         sizes = header.unique_names(declared.symbols, cnames)
         params = [Param(c, t, d) for c, (_, t, d) in zip(cnames, [*ins, *outs])]

@@ -15,7 +15,7 @@ from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from .program import Program
 
-__all__ = ["Dual", "ViewExtra", "apply", "dual_class", "make_dual", "mark_view"]
+__all__ = ["Dual", "Kept", "ViewExtra", "apply", "dual_class", "make_dual", "mark_view"]
 
 
 class OpNode(Node):
@@ -53,7 +53,7 @@ def _node_type(name: str, outputs: int) -> type[OpNode]:
     return found
 
 
-class _Kept:
+class Kept:
     """An input that backward reads: its numbers as they were, and its place in the graph as it was."""
 
     __slots__ = ("cls", "index", "kept", "leaf", "node")
@@ -204,7 +204,7 @@ def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[An
     active = tuple(isinstance(a, Tensor) and a._requires_grad and a._dtype.is_differentiable for a in args)
     present = tuple(t.dtype.is_differentiable for t in program.func.out_types)
     pullback = program.pullback(active, present)
-    inputs = {i: _Kept(args[i]) for i in pullback.inputs}
+    inputs = {i: Kept(args[i]) for i in pullback.inputs}
     outputs: dict[int, SavedArray] = {}
     edges = tuple([edge_of(a) if on else (None, 0) for a, on in zip(args, active)])
     node = _node_type(program.name, len(floats))(edges, (program, active, inputs, outputs, cls))

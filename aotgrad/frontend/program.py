@@ -12,6 +12,7 @@ import numpy as np
 
 from aotgrad.ir import Block, Builder, Func, Op, Value, interp, opdef
 from aotgrad.ir.transforms.cleanup import standard
+from aotgrad.ir.transforms.custom import expand_func
 from aotgrad.ir.transforms.differentiate import differentiate, transpose_into
 from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradValueError
@@ -49,7 +50,7 @@ class Program:
         if self.runner is not None:
             return self.runner(*arrays)
         if self._plan is None:
-            self._plan = _plan(standard(_copy(self.func)))
+            self._plan = _plan(standard(expand_func(_copy(self.func))))
         return _execute(self._plan, arrays)
 
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:

@@ -11,7 +11,8 @@ from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradRunti
 
 from . import dims, opdef
 from .core import Block, Func, Op, Value
-from .transforms.rewrite import decompose_func
+from .transforms.custom import body_of
+from .transforms.rewrite import decompose_block, decompose_func
 from .types import TensorType
 
 __all__ = ["bind_sizes", "run", "run_op"]
@@ -78,6 +79,8 @@ def run_op(op: Op, ins: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any
         return _run_scan(op, ins, attrs, sizes)
     if op.name == "cond":
         return _run_block(op.regions[0 if ins[0] else 1], ins[1:], sizes)
+    if op.name in ("custom", "custom_linear"):
+        return _run_block(decompose_block(body_of(op)), ins, sizes)[:len(op.results)]
     ref = opdef.get(op.name).ref
     if ref is None:
         raise AotgradRuntimeError(f"ag.{op.name} has no reference meaning")
