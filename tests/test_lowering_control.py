@@ -148,3 +148,41 @@ def test_cond_inside_a_scan() -> None:
         return b.emit("cond", [b.gt(v, b.full_like(v, 0)), c, v], {}, (grow, shrink))[0]
 
     check(build("f", [F64, tensor_type([20])], lambda b, c, x: scan(b, (), (c,), (x,), 20, step)), np.array(0.5), RNG.normal(size=20))
+
+
+def _lorenz(b: Any, y: Any) -> Any:
+    x, u, z = (b.reshape(b.slice(y, starts=(i,), sizes=(1,), steps=(1,)), shape=()) for i in range(3))
+    parts = (b.mul(b.scalar(10.0, y.type.dtype), b.sub(u, x)), b.sub(b.mul(x, b.sub(b.scalar(28.0, y.type.dtype), z)), u), b.sub(b.mul(x, u), z))
+    return b.concatenate(*(b.reshape(v, shape=(1,)) for v in parts), dim=0)
+
+
+def test_state_of_a_small_equation_stays_in_registers() -> None:
+    n = symbol("n")
+
+    def step(b: Any, y: Any, h: Any) -> Any:
+        mid = b.add(y, b.mul(b.expand(b.mul(h, b.full_like(h, 0.5)), (3,)), _lorenz(b, y)))
+        new = b.add(y, b.mul(b.expand(h, (3,)), _lorenz(b, mid)))
+        return new, new
+
+    func = build("f", [tensor_type([3]), tensor_type([n])], lambda b, y, h: scan(b, (), (y,), (h,), n, step))
+    p = check(func, RNG.normal(size=3), np.full(20, 0.01))
+    assert report(p)["registers"] == 3 and report(p)["double"] == 0
+    for k in (0, 1):
+        compare(func, p, RNG.normal(size=3), np.full(k, 0.01))
+    vjp = vjp_func(func, [True, True])
+    vjp.name = "f"
+    p = Program(standard(vjp))
+    assert all(k["double"] == 0 for k in p.meta["kernels"] if k["kind"] == "scan")
+    for k in (0, 1, 9):
+        compare(vjp, p, RNG.normal(size=3), np.full(k, 0.01), RNG.normal(size=3), RNG.normal(size=(k, 3)))
+
+
+def test_tiny_functions_become_straight_line_code() -> None:
+    def body(b: Any, x: Any, w: Any) -> Any:
+        y = b.cumsum(b.concatenate(b.sin(x), w, dim=0), dim=0, reverse=True)
+        z = b.insert_add(b.permute(b.reshape(y, shape=(2, 3)), perm=(1, 0)), b.full(shape=(1, 2), value=2.0, dtype=y.type.dtype), starts=(1, 0), steps=(1, 1))
+        return z, b.sum(z, dims=(0,)), b.amax(z, dims=(1,)), b.iota(shape=(3,))
+
+    func = build("f", [tensor_type([3]), tensor_type([3])], body)
+    p = check(func, RNG.normal(size=3), RNG.normal(size=3))
+    assert not any(k.get("loops") for k in p.meta["kernels"])

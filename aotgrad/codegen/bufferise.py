@@ -140,8 +140,11 @@ class Buffers:
         if found is not None:
             return found
         plan = self.plan
-        if v in plan.over and plan.over[v] is not v:
-            out = self.stored(plan.over[v])
+        if v in plan.over:
+            w = plan.over[v]
+            while w not in self._at and w in plan.over:
+                w = plan.over[w]
+            out = self.stored(w)
         elif v in plan.claims:
             whole, dim, start = plan.claims[v]
             a = self.stored(whole)

@@ -149,6 +149,7 @@ class Plan:
         self.over: dict[Value, Value] = {}  # result of a write -> the value whose buffer it continues
         self.memory: dict[Value, None] = {}  # values with a buffer of their own (or a part of another's)
         self.memory_args: set[Value] = set()  # arguments that must be in memory
+        self._roots: dict[Value, Value] = {}
         self.touched: dict[Value, set[Item]] = {}  # values in memory -> items that write or read them
 
     @property
@@ -162,15 +163,15 @@ class Plan:
 
     def base(self, v: Value) -> Value:
         """The value whose buffer holds ``v``: through writes in place and pieces of a concatenation."""
+        path = []
         while True:
-            if v in self.over:
-                if self.over[v] is v:
-                    return v
-                v = self.over[v]
-            elif v in self.claims:
-                v = self.claims[v][0]
-            else:
-                return v
+            after = self._roots.get(v) or self.over.get(v) or (self.claims[v][0] if v in self.claims else None)
+            if after is None or after is v:
+                break
+            path.append(v)
+            v = after
+        self._roots.update((p, v) for p in path)  # a root may get a base of its own later: then the walk goes on from there
+        return v
 
 
 class _Analysis:

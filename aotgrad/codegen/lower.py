@@ -21,6 +21,7 @@ from .loops import Context, NestEmitter, scalar_of
 from .lowering_dot import dot_nest
 from .lowering_kernels import emit_kernel
 from .regions import region_of
+from .scalarise import scalarise
 from .target import Target
 
 __all__ = ["Lowered", "Module", "lower", "lower_block"]
@@ -79,7 +80,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: 
     work = Workspace(k.kb, k.workspace)
     ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
     outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
-    lower_block(module, k.kb, analyse(func.body), dict(zip(func.body.args, ins)), outs, work)
+    lower_block(module, k.kb, analyse(scalarise(func.body)), dict(zip(func.body.args, ins)), outs, work)
     k.kb.ret()
     module.funcs.insert(0, k.func)
     entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total, c_abi=c_abi)
