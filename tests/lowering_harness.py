@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.codegen.driver import Compiled, compile_func
+from aotgrad.codegen.driver import Compiled, compile_lowered
+from aotgrad.codegen.kernel_spec import verify
+from aotgrad.codegen.lower import lower
 from aotgrad.codegen.target import Target
 from aotgrad.ir import dims
 from aotgrad.ir.core import Func
@@ -57,7 +59,11 @@ class Program:
 
     def __init__(self, func: Func, target: Target | None = None) -> None:
         self.func = func
-        self.compiled: Compiled = compile_func(func, func.name, target or Target.native())
+        machine = target or Target.native()
+        lowered = lower(func, func.name, machine)
+        for f in lowered.funcs:
+            verify(f, lowered.funcs)
+        self.compiled: Compiled = compile_lowered(lowered, machine)
         self.meta = self.compiled.meta
         self.library = load_bytes(self.compiled.so)
         self.entry = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(AgCall))(self.library.address(func.name))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from dataclasses import dataclass
 from typing import Any
+
+from aotgrad_runtime.cache import ObjectCache, default_folder
 
 from ..ir import dims
 from ..ir.core import Func
@@ -40,8 +43,12 @@ class Compiled:
 
 @functools.lru_cache(maxsize=8)
 def gemm_object(dtype: str, target: Target) -> bytes:
-    """The relocatable object of the GEMM module, compiled once per process."""
-    return llvm.compile_object(gemm.module(dtype, target).text, target)
+    """The relocatable object of the GEMM module: compiled once, then kept in the process and in the object cache."""
+    text = gemm.module(dtype, target).text
+    key = f"gemm object;{target.key};{llvm.binding().llvm_version_info};{hashlib.sha256(text.encode()).hexdigest()}"
+    cache = ObjectCache(default_folder())
+    found = cache.get(key)
+    return found.so if found is not None else cache.put(key, llvm.compile_object(text, target), {"what": "object"}).so
 
 
 def _type(t: TensorType) -> dict[str, Any]:
