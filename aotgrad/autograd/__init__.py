@@ -1,4 +1,4 @@
-"""Gradients of tensors on the tape, with torch.autograd's names: ``backward``, ``grad``, grad modes, anomaly mode."""
+"""Gradients of tensors on the tape, with torch.autograd's names: ``backward``, ``grad``, grad modes, ``Function``, ``functional``, ``forward_ad``, ``gradcheck``, anomaly mode."""
 
 from __future__ import annotations
 
@@ -7,4 +7,10 @@ from aotgrad_runtime.engine import backward, grad
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from aotgrad_runtime.tape import Node
 
-__all__ = ["Node", "backward", "detect_anomaly", "enable_grad", "grad", "inference_mode", "no_grad", "set_detect_anomaly", "set_grad_enabled"]
+from . import forward_ad, function, functional
+from .function import Function
+
+__all__ = [
+    "Function", "Node", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function", "functional", "grad", "inference_mode", "no_grad",
+    "set_detect_anomaly", "set_grad_enabled",
+]

@@ -147,7 +147,8 @@ class CompiledProgram(Program):
             with kernels.collector_paused():
                 plain = super().pullback(active, present)
                 compiled = CompiledProgram(standard(plain.program.func), self.name, *self.options, title=f"{self.title} (backward)")
-            found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs)
+            compiled.backward = True
+            found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs, plain.gives)
         return found
 
     def pushforward(self, active: tuple[bool, ...]) -> Program:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime import modes
+from aotgrad_runtime.printing import with_suffixes
 from aotgrad_runtime.tape import Extra, Node, SavedArray, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from .program import Program
 
-__all__ = ["Dual", "Kept", "ViewExtra", "apply", "dual_class", "make_dual", "mark_view"]
+__all__ = ["LEVEL_STEP", "Dual", "Kept", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view"]
 
 
 class OpNode(Node):
@@ -38,8 +40,8 @@ class OpNode(Node):
         else:
             arrays = [*(inputs[i].kept.data for i in pullback.inputs), *(remade[i] for i in pullback.outputs), *(c._data for c in given)]
             found = [wrap(x, cls) for x in pullback.program.run(arrays)]
-        grads = iter(found)
-        return tuple(next(grads) if on else None for on in active)
+        grads, gives = iter(found), iter(pullback.gives)
+        return tuple(next(grads) if on and next(gives) else None for on in active)
 
 
 _node_types: dict[tuple[str, int], type[OpNode]] = {}
@@ -128,14 +130,35 @@ class Dual:
     _level: int
 
 
+class Levels(threading.local):
+    """The levels of forward mode that this thread is in: the newest, and those opened by hand (with the one before each)."""
+
+    def __init__(self) -> None:
+        self.level = self.last = 0
+        self.opened: list[tuple[int, int]] = []
+
+
+levels = Levels()
+LEVEL_STEP = 1 << 20  # levels opened by hand have multiples of it; numbers between are for transforms that run inside
 _dual_types: dict[type[Any], type[Any]] = {}
+
+
+def _dual_text(self: Any) -> str:
+    """The primal's printed form, with the tangent while its level is open."""
+    text = repr(self._primal)
+    opened = self._level <= levels.level if self._level % LEVEL_STEP else any(n == self._level for n, _ in levels.opened)
+    if self._tangent is None or not opened or not text.endswith(")"):
+        return text
+    return with_suffixes(text[:-1], [f"tangent={self._tangent!r}"], text.index("(") + 1)
 
 
 def dual_class(cls: type[Any]) -> type[Any]:
     """The dual kind of ``Tensor`` or ``ArrayTensor``: attributes are the primal's."""
     found = _dual_types.get(cls)
     if found is None:
-        read = {name: property(operator.attrgetter(f"_primal.{name}")) for name in ("_data", "shape", "_dtype")}
+        read: dict[str, Any] = {name: property(operator.attrgetter(f"_primal.{name}")) for name in ("_data", "shape", "_dtype", "_node", "_index")}
+        read["__repr__"] = _dual_text
+        read["_requires_grad"] = property(operator.attrgetter("_primal._requires_grad"), lambda self, on: setattr(self._primal, "_requires_grad", on))
         found = _dual_types[cls] = type(f"Dual{cls.__name__}", (Dual, cls), read)
         found._value_type = cls
     return found
@@ -146,8 +169,7 @@ def make_dual(primal: Any, tangent: Any, level: int) -> Any:
     cls = dual_class(primal._value_type)
     self = object.__new__(cls)
     self._primal, self._tangent, self._level = primal, tangent, level
-    self._node, self._index, self._extra = None, 0, None
-    self._requires_grad = False
+    self._extra = None
     return self
 
 

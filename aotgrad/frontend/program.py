@@ -25,21 +25,25 @@ Arrays = Sequence[Any]
 
 
 class Pullback:
-    """The backward program of some cotangents: its arguments are the ``inputs`` and ``outputs`` it needs (by index), then the cotangents."""
+    """The backward program of some cotangents: its arguments are the ``inputs`` and ``outputs`` it needs (by index), then the cotangents.
 
-    __slots__ = ("inputs", "outputs", "program")
+    ``gives``: which active inputs it has a result for; the gradients of the others are structurally zero.
+    """
 
-    def __init__(self, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        self.program, self.inputs, self.outputs = program, inputs, outputs
+    __slots__ = ("gives", "inputs", "outputs", "program")
+
+    def __init__(self, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...], gives: tuple[bool, ...]) -> None:
+        self.program, self.inputs, self.outputs, self.gives = program, inputs, outputs, gives
 
 
 class Program:
     """``func`` (all sizes static) ready to run on arrays."""
 
-    __slots__ = ("_jvps", "_plan", "_vjps", "func", "name", "runner", "view")
+    __slots__ = ("_jvps", "_plan", "_vjps", "backward", "func", "name", "runner", "view")
 
     def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
         self.func, self.name, self.runner = func, name, runner
+        self.backward = False  # a gradient of it that is structurally zero is None; one of an operation of the user's is zeros, as in torch
         self.view = view  # how results show the memory of the first input; None: they have their own
         self._plan: list[Any] | None = None
         self._vjps: dict[Any, Pullback] = {}
@@ -57,7 +61,7 @@ class Program:
         """The backward program for the ``active`` inputs, where cotangents are ``present`` for these outputs."""
         found = self._vjps.get((active, present))
         if found is None:
-            found = self._vjps[active, present] = _derive_pullback(self.func, self.name, active, present)
+            found = self._vjps[active, present] = _derive_pullback(self, active, present)
         return found
 
     def pushforward(self, active: tuple[bool, ...]) -> Program:
@@ -86,8 +90,9 @@ def _derive_jvp(func: Func, active: Sequence[bool]) -> Func:
     return Func(func.name, block)
 
 
-def _derive_pullback(func: Func, name: str, active: Sequence[bool], present: Sequence[bool]) -> Pullback:
+def _derive_pullback(program: Program, active: Sequence[bool], present: Sequence[bool]) -> Pullback:
     """Everything nonlinear that the transposed part needs is recomputed from inputs and outputs, so that these alone are saved."""
+    func = program.func
     block, aside = Block(func.arg_types), Block()
     b, lb = Builder(block), Builder(aside)
     ins = list(block.args)
@@ -96,12 +101,16 @@ def _derive_pullback(func: Func, name: str, active: Sequence[bool], present: Seq
     cts = [Value(o.type) if on else None for o, on in zip(outs, present)]
     wanted = [t for t in tangents if t is not None]
     found = transpose_into(b, aside.ops, wanted, moved, cts)
-    results = [b.zeros(t) if c is None else c for c, t in zip(found, wanted)]
-    return _cut(block, ins, outs, [c for c in cts if c is not None], results, name)
+    gives = tuple([c is not None or not program.backward for c in found])
+    results = [b.zeros(t) if c is None else c for c, t, on in zip(found, wanted, gives) if on]
+    cut, kept_ins, kept_outs = _cut(block, ins, outs, [c for c in cts if c is not None], results)
+    made = Program(Func(f"{program.name}_backward", cut), program.name)
+    made.backward = True
+    return Pullback(made, kept_ins, kept_outs, gives)
 
 
-def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], results: list[Value], name: str) -> Pullback:
-    """The part of ``block`` that ``results`` need, stopping at inputs and at outputs."""
+def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], results: list[Value]) -> tuple[Block, tuple[int, ...], tuple[int, ...]]:
+    """The part of ``block`` that ``results`` need, stopping at inputs and at outputs; and which inputs and outputs it takes."""
     stops = {v: i for i, v in reversed(list(enumerate(outs))) if v not in ins}
     needed: set[Value] = set()
     work = list(results)
@@ -120,7 +129,7 @@ def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], re
     copy_ops(Builder(new), cut, env)
     env.update(zip([outs[i] for i in kept_outs], new.args[len(kept_ins):]))
     new.outputs = [env[r] for r in results]
-    return Pullback(Program(Func(f"{name}_backward", new), name), kept_ins, kept_outs)
+    return new, kept_ins, kept_outs
 
 
 # ---- running ------------------------------------------------------------------------------------------------------------------------

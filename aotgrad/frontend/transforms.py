@@ -21,7 +21,7 @@ from aotgrad_runtime.modes import enable_grad
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import dispatch, eager
-from .eager import Dual, make_dual
+from .eager import Dual, levels, make_dual
 from .program import Program
 from .promotion import python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
@@ -36,7 +36,6 @@ F = Callable[..., Any]
 class _Depth(threading.local):
     def __init__(self) -> None:
         self.depth = 0
-        self.level = 0
 
 
 _state = _Depth()
@@ -322,8 +321,8 @@ def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
     leaves, tree = tree_flatten(xs)
     tangents = _match(ts, tree, "jvp: tangents")
     _check_float(leaves, "jvp: the inputs")
-    _state.level += 1
-    level = _state.level
+    levels.level += 1
+    level = levels.level
     try:
         with _nested():
             duals = [make_dual(_plain(x, cls), _as_tensor(t, cls, x), level) if _differentiable(x) else x for x, t in zip(leaves, tangents)]
@@ -332,7 +331,7 @@ def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
             primals = [o._primal if isinstance(o, Dual) and o._level == level else o for o in outs]
             moved = [_tangent_of(o, level, cls) for o in outs]
     finally:
-        _state.level -= 1
+        levels.level -= 1
     return tree_unflatten(out_tree, [_release(p) for p in primals]), tree_unflatten(out_tree, [_release(m) for m in moved])
 
 
