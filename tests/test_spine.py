@@ -49,11 +49,10 @@ EACH = pytest.mark.parametrize("name", list(SPINE))
 
 
 def scalar(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A weighted sum of the result, so that its gradient is not the gradient of a constant."""
+    """A nonlinear sum of the result, so that neither its gradient nor its second derivative is constant."""
     def g(*xs: Any) -> Any:
         out = f(*xs)
-        weights = np.linspace(0.5, 1.5, int(np.prod(tuple(out.shape)))).reshape(tuple(out.shape)).astype(np.float64)
-        return ag.sum(out * weights)
+        return ag.sum(out * ag.cos(out * 0.3 + 0.1))
 
     return g
 

@@ -248,7 +248,10 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
                 filled[name][i] = v
         return _call_canon(public, b, filled)
     except AotgradError as error:
-        raise _located(error, b.loc, public.name) from error
+        better = _located(error, b.loc, public.name)
+        if better is error:
+            raise
+        raise better from error
 
 
 def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:

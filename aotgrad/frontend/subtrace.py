@@ -63,7 +63,9 @@ def unwrap_error(error: BaseException) -> BaseException:
     """The innermost ``AotgradError`` of a chain of causes: what the user should see."""
     at: BaseException | None = error
     best = error
-    while at is not None:
+    seen: set[int] = set()
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
         if isinstance(at, AotgradError):
             best = at
         at = at.__cause__
