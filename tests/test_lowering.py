@@ -343,3 +343,26 @@ def test_constants_are_read_only_data() -> None:
     x = RNG.normal(size=(1, 20))
     agree(func, p, x)
     agree(func, p, x)
+
+
+def test_sums_over_many_rows_are_accurate() -> None:
+    x = np.full((40001, 3), 0.1, np.float32)
+    p = program([tensor_type(["m", "n"], "float32")], lambda b, v: b.sum(v, dims=(0,)))
+    np.testing.assert_allclose(p(x, guard=True), 4000.1, rtol=2e-6)  # a plain running sum is off by 2e-4
+    np.testing.assert_allclose(p(x[:129], guard=True), 12.9, rtol=1e-6)
+
+
+def test_statistics_of_channels_last_images_are_whole_passes() -> None:
+    t = tensor_type(["n", "c", "h", "w"], "float32", Layout.channels_last(4))
+
+    def body(b: Any, x: Any) -> Any:
+        c = b.sub(x, b.keep_dims(b.mean(x, dims=(0, 2, 3)), x, (0, 2, 3)))
+        v = b.mean(b.mul(c, c), dims=(0, 2, 3))
+        return b.div(c, b.keep_dims(b.sqrt(b.add(v, b.full_like(v, 1e-5))), x, (0, 2, 3)))
+
+    func = standard(build("f", [t], body))
+    p = Program(func)
+    assert all(k["outer"] == 0 and k["depth"] <= 2 for k in loops(p))
+    assert "n" not in str(p.meta["workspace"]).replace("floordiv", "")  # nothing of the image's size is kept
+    for shape in ((2, 3, 4, 5), (3, 1, 2, 2)):
+        agree(func, p, RNG.normal(size=shape).astype("float32"), scale=10)

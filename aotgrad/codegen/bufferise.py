@@ -10,7 +10,7 @@ from aotgrad_runtime.dtypes import DType, int8
 from ..ir import dims
 from ..ir.core import Value
 from ..ir.dims import DimLike
-from ..ir.types import TensorType
+from ..ir.types import Layout, TensorType
 from .access import Access, through
 from .fusion import Item, Plan
 from .kernel import KernelBuilder
@@ -122,7 +122,9 @@ class Buffers:
             if base not in self._at:
                 store = self.work.take(base.type.dtype, base.type.size)
                 self._own[base] = store
-                self._at[base] = dense(store, base.type)
+                t = base.type
+                order = self.plan.order.get(base, t.order)
+                self._at[base] = dense(store, t if order == t.order else TensorType(t.shape, t.dtype, Layout(order)))
 
     def leave(self, item: Item) -> None:
         """After an item: buffers last used by it are free."""

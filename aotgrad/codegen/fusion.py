@@ -13,10 +13,12 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
+from ..ir import dims as dimlib
 from ..ir import opdef
 from ..ir.core import Block, Op, Value
 from ..ir.dims import DimLike
 from ..ir.opdef import ViewMap
+from ..ir.types import TensorType
 from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
 from .prepare import prepare
 
@@ -26,6 +28,7 @@ CHEAP = 2
 _WEIGHTS = {"div": 4, "sqrt": 4, "pow": 24}
 WRITES = frozenset(("insert", "insert_add"))
 _KEEP = 8
+_FAR = 2048
 How = Map | str
 """A map from the reader's space, or "dense" (in memory, row by row as its type says), "strided" (in memory), "inplace" (to be overwritten), "out"."""
 
@@ -84,6 +87,15 @@ class Nest(Item):
 def size_one(shape: Sequence[DimLike]) -> bool:
     """Whether a shape statically holds one element."""
     return all(isinstance(n, int) and n == 1 for n in shape)
+
+
+def far_rows(t: TensorType, memory: Sequence[int], kept: Iterable[int]) -> bool:
+    """Whether what is reduced lies so far apart that a row does not stay in cache: batch statistics of a channels_last image. Then whole passes are better."""
+    order, kept = [d for d in memory if t.shape[d] != 1], set(kept)
+    if not order or order[-1] not in kept:
+        return False
+    reduced = dimlib.product(t.shape[d] for d in order if d not in kept)
+    return reduced > _FAR if isinstance(reduced, int) else sum(d not in kept for d in order) > 1
 
 
 def view_of(op: Op) -> ViewMap | None:
@@ -149,6 +161,7 @@ class Plan:
         self.over: dict[Value, Value] = {}  # result of a write -> the value whose buffer it continues
         self.memory: dict[Value, None] = {}  # values with a buffer of their own (or a part of another's)
         self.memory_args: set[Value] = set()  # arguments that must be in memory
+        self.order: dict[Value, tuple[int, ...]] = {}  # dims in memory order of a buffer whose layout nobody prescribes
         self._roots: dict[Value, Value] = {}
         self.touched: dict[Value, set[Item]] = {}  # values in memory -> items that write or read them
 
@@ -183,6 +196,7 @@ class _Analysis:
         self.cost: dict[Value, int] = {}
         self.src: dict[Value, int] = {}
         self.rows: dict[Value, frozenset[Op]] = {}
+        self.order: dict[Value, tuple[int, ...]] = {}
         self.out_roots: set[Value] = set()
         self.taken: dict[tuple[int, Value], Value] = {}  # (writer, operand) -> the copy it overwrites
 
@@ -207,6 +221,7 @@ class _Analysis:
         plan, bit = self.plan, 1
         for a in plan.block.args:
             self.src[a], self.cost[a] = bit, 0
+            self.order[a] = a.type.order
             bit <<= 1
         for op in plan.ops:
             kind = plan.kind[op] = classify(op)
@@ -215,6 +230,7 @@ class _Analysis:
             elif kind in ("red", "kern"):
                 for r in op.results:
                     # What is made of a product is stored, so that the product itself need not be: its readers then run on its blocks.
+                    self.order[r] = r.type.order
                     self.src[r], self.cost[r] = bit, CHEAP + 1 if op.name == "dot" else 0
                     bit <<= 1
                 if kind == "red":
@@ -226,9 +242,28 @@ class _Analysis:
                 src |= self.src[o]
                 cost += self.cost[o]
                 rows |= self.rows.get(o, frozenset())
+            if op.name == "broadcast" and cost > CHEAP:
+                cost = 0  # its source is stored: it would be computed again and again otherwise
             self.src[r], self.cost[r] = src, min(cost, 1 << 20)
+            memory = self._order_of(op)
+            if memory is not None:
+                self.order[r] = memory
             if rows and len(rows) <= 8:
                 self.rows[r] = rows
+
+    def _order(self, v: Value) -> tuple[int, ...]:
+        """Dims in the order that the data behind a value has in memory, whatever layout its type asks for."""
+        return self.order.get(v) or v.type.order
+
+    def _order_of(self, op: Op) -> tuple[int, ...] | None:
+        known = self.order.get(op.operands[0]) if op.operands else None
+        if op.name in ("relayout", "slice"):
+            return known
+        if op.name == "permute":
+            return known and tuple(op.attrs["perm"].index(d) for d in known)
+        if self.plan.kind[op] != "ew":
+            return None
+        return next((o for o in map(self.order.get, op.operands) if o is not None), None)
 
     # ---- order --------------------------------------------------------------------------------------------------------------------
 
@@ -415,6 +450,8 @@ class _Analysis:
         mem = any(isinstance(h, str) for _, h in uses)
         if mem:
             self.plan.memory[v] = None
+        if v in self.order and v not in self.plan.claims and not any(h in ("dense", "out", "inplace") for _, h in uses):
+            self.plan.order[v] = self.order[v]
         if size_one(v.type.shape):
             item = self._item(Scalar(len(self.items), pos, op))
             self._place(item, uses)
@@ -473,7 +510,7 @@ class _Analysis:
         for red in self.rows.get(v, ()):
             x = red.operands[0].type
             kept = {d for d in range(x.rank) if d not in red.attrs["dims"] and x.shape[d] != 1}
-            if x.shape == nest.space and kept == dims:
+            if x.shape == nest.space and kept == dims and not far_rows(x, self._order(red.operands[0]), kept):
                 nest.outer = tuple(sorted(dims))
                 return True
         return False
@@ -536,6 +573,8 @@ class _Analysis:
         kept = [d for d in range(x.rank) if d not in op.attrs["dims"]]
         want = tuple((0, ((d, 1),)) if x.shape[d] != 1 else (0, ()) for d in kept)
         outer = tuple(d for d in kept if x.shape[d] != 1)
+        if far_rows(x, self._order(op.operands[0]), outer):
+            return None
         for item, _ in uses:
             if not isinstance(item, Nest) or item.space != x.shape or item.outer not in (None, outer) or item.epilogue is not None:
                 continue

@@ -8,117 +8,26 @@ by block, those of such groups group by group, then as ((0+1)+(2+3)), then lanes
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from aotgrad_runtime.dtypes import DType, bool_
+from aotgrad_runtime.dtypes import bool_
 
 from ..ir import opdef
 from ..ir.core import Op, Value
-from ..ir.dims import Dim, DimLike, symbol
+from ..ir.dims import DimLike, symbol
 from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
 from .fusion import Item, Nest, size_one, write_map
-from .kernel import Index, KernelBuilder, as_ktype, register
+from .kernel import Index, as_ktype, register
+from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, rank_of
 from .phases import Phases
 
-__all__ = ["Context", "Loop", "NestEmitter", "Place", "Reduction", "Root", "fill", "scalar_of"]
+__all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 
 CHAINS = 4
 BLOCK = 128
 _LIGHT = 12
-Place = tuple[DimLike, dict[int, DimLike]]
-
-
-@dataclass
-class Context:
-    """What emission of a block shares: builder, target, plan, memory, registers, and the report."""
-
-    kb: KernelBuilder
-    target: Any
-    plan: Any
-    buffers: Any
-    work: Any
-    regs: dict[Value, Value]
-    report: list[dict[str, Any]]
-    module: Any = None
-    loaded: dict[Any, Value] = field(default_factory=dict)  # scalars read from inputs
-
-
-@dataclass
-class Loop:
-    """One loop over ``dims`` (collapsed, outermost first); ``size``: rounds."""
-
-    dims: tuple[int, ...]
-    size: DimLike
-    low: Index = 0
-    high: Index | None = None
-
-
-@dataclass
-class Root:
-    """A value written to memory at a place; ``add``: added to what is there."""
-
-    node: Node
-    store: Store
-    place: Place
-    add: bool = False
-
-
-@dataclass
-class Reduction:
-    """A reduction of a phase. ``start``: first inner loop of the run of loops that it reduces in registers."""
-
-    op: Op
-    node: Node
-    combine: str
-    dtype: DType
-    dims: frozenset[int]
-    target: tuple[Store, Place] | None
-    slot: Slot | None = None
-    result: Value | None = None
-    start: int = 0
-    partial: bool = False  # loops outside the run are reduced too: the target is updated
-
-
-@dataclass
-class Phase:
-    """One round of inner loops."""
-
-    nodes: list[Node] = field(default_factory=list)
-    before: list[Root] = field(default_factory=list)
-    roots: list[Root] = field(default_factory=list)
-    reds: list[Reduction] = field(default_factory=list)
-    loops: list[Loop] = field(default_factory=list)
-
-
-def rank_of(stride: DimLike) -> tuple[int, int]:
-    """Orders strides by size as far as symbols allow: by degree, then by number."""
-    if not isinstance(stride, Dim):
-        return (0, abs(stride))
-    mono, coefficient = max(stride.terms, key=lambda t: sum(p for _, p in t[0]))
-    return (sum(p for _, p in mono), abs(coefficient))
-
-
-def collapse(order: Sequence[int], space: Sequence[DimLike], strides: Sequence[dict[int, DimLike]], reduced: Sequence[frozenset[int]]) -> list[Loop]:
-    """As few loops as the accesses allow: neighbours that are contiguous in every access become one."""
-    groups: list[list[int]] = []
-    for d in order:
-        if groups:
-            a = groups[-1][-1]
-            joined = all(s.get(a, 0) == s.get(d, 0) * space[d] for s in strides) and all((a in r) == (d in r) for r in reduced)
-            if joined:
-                groups[-1].append(d)
-                continue
-        groups.append([d])
-    loops = []
-    for g in groups:
-        size: DimLike = 1
-        for d in g:
-            size = size * space[d]
-        loops.append(Loop(tuple(g), size))
-    return loops
 
 
 class NestEmitter:
@@ -446,18 +355,65 @@ class NestEmitter:
         if li == len(ph.loops) - 1:
             accs = self._innermost(ph, accs)
         else:
-            lanes = self._lanes(ph)
+            lanes, loop = self._lanes(ph), ph.loops[li]
             full = {i: a or self._identities(ph.reds[i], lanes) for i, a in accs.items()}
-            loop = ph.loops[li]
-            with self.kb.for_(loop.low, self._high(loop), init=_flat(full)) as lp:
-                self.ivs.append((loop, lp.iv))
-                inner = self._inner(ph, li + 1, _unflat(full, lp.args))
-                self.kb.yield_(*_flat({i: inner[i] for i in full}))
-                self.ivs.pop()
-            accs = dict(_unflat(full, lp.results))
+            updated = [] if li or self.outer_loops or self.blocked else self._summed_rows(ph)
+            if updated:
+                accs = self._in_blocks(ph, loop, full, updated)
+            else:
+                accs = self._around(ph, li, loop.low, self._high(loop), full)
         for i in starting:
             self._finish(ph.reds[i], accs.pop(i))
         return accs
+
+    def _around(self, ph: Phase, li: int, low: Index, high: Index, full: dict[int, list[Value]]) -> dict[int, list[Value] | None]:
+        """Loop ``li`` with what is inside it."""
+        loop = ph.loops[li]
+        with self.kb.for_(low, high, init=_flat(full)) as lp:
+            self.ivs.append((loop, lp.iv))
+            inner = self._inner(ph, li + 1, _unflat(full, lp.args))
+            self.kb.yield_(*_flat({i: inner[i] for i in full}))
+            self.ivs.pop()
+        return dict(_unflat(full, lp.results))
+
+    def _summed_rows(self, ph: Phase) -> list[Reduction]:
+        """Float sums that every round of the first loop adds to memory."""
+        loop = ph.loops[0]
+        if isinstance(loop.size, int) and loop.size <= BLOCK:
+            return []
+        return [r for r in ph.reds if r.start == len(ph.loops) and r.combine == "add" and r.dtype.kind == "f" and set(loop.dims) <= r.dims]
+
+    def _in_blocks(self, ph: Phase, loop: Loop, full: dict[int, list[Value]], updated: Sequence[Reduction]) -> dict[int, list[Value] | None]:
+        """The first loop in blocks of rounds: sums over many rows start anew in each and are then added, so that their error does not grow with the rows."""
+        kb, cx = self.kb, self.cx
+        homes = [r.target for r in updated]
+        rows = [self._row_of_sums(r) for r in updated]
+        zero = [kb.constant(-0.0, register(r.dtype, 1)) for r in updated]
+        with kb.for_(loop.low, self._high(loop), BLOCK, init=_flat(full)) as lp:
+            for r, (store, place, dims), z in zip(updated, rows, zero):
+                fill(cx, store, place, self.space, dims, z)
+                r.target = (store, place)
+            inner = self._around(ph, 0, lp.iv, kb.min(self._high(loop), kb.add(lp.iv, BLOCK)), _unflat_all(full, lp.args))
+            for r, (store, place, dims), home in zip(updated, rows, homes):
+                r.target = home
+                assert home is not None
+                node = Node("load", frozenset(place[1]), access=Access(store, 0, ()), places=[place])
+                one_pass(cx, [node], [Root(node, *home, add=True)], self.space, dims)
+            kb.yield_(*_flat({i: inner[i] for i in full}))
+        return dict(_unflat(full, lp.results))
+
+    def _row_of_sums(self, red: Reduction) -> tuple[Store, Place, list[int]]:
+        assert red.target is not None
+        strides = red.target[1][1]
+        dims = sorted(strides, key=lambda d: (tuple(-x for x in rank_of(strides[d])), d))
+        own: dict[int, DimLike] = {}
+        size: DimLike = 1
+        for d in reversed(dims):
+            own[d] = size
+            size = size * self.space[d]
+        store = self.cx.work.take(red.dtype, size)
+        self.temps.append(store)
+        return store, (0, own), dims
 
     def _straight(self, ph: Phase) -> None:
         for root in ph.roots:
@@ -767,12 +723,23 @@ def _unflat(like: dict[int, Any], values: Iterable[Value]) -> dict[int, list[Val
     return {i: [next(it) for _ in a] for i, a in like.items()}
 
 
+def _unflat_all(like: dict[int, list[Value]], values: Iterable[Value]) -> dict[int, list[Value]]:
+    it = iter(values)
+    return {i: [next(it) for _ in a] for i, a in like.items()}
+
+
+def one_pass(cx: Context, nodes: Sequence[Node], roots: Sequence[Root], space: Sequence[DimLike], dims: Sequence[int]) -> None:
+    """One loop nest over ``dims`` that computes nodes and writes roots."""
+    e = NestEmitter(cx, Nest(-1, 0, tuple(space)))
+    ph = Phase(nodes=list(nodes), roots=list(roots))
+    ph.loops = collapse(dims, space, [p[1] for n in nodes for p in n.places] + [r.place[1] for r in roots], [])
+    levels(ph.nodes, [lp.dims for lp in ph.loops])
+    e.run_phase(ph)
+
+
 def fill(cx: Context, store: Store, place: Place, space: Sequence[DimLike], dims: Sequence[int], value: Value) -> None:
     """Writes one number to every element of a part of a buffer."""
-    e = NestEmitter(cx, Nest(-1, 0, tuple(space)))
-    ph = Phase(roots=[Root(Node("value", frozenset(), val=value), store, place)])
-    ph.loops = collapse(dims, space, [place[1]], [])
-    e.run_phase(ph)
+    one_pass(cx, [], [Root(Node("value", frozenset(), val=value), store, place)], space, dims)
 
 
 def scalar_of(cx: Context, item: Item, v: Value) -> Value:

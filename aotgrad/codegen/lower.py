@@ -17,9 +17,10 @@ from .emit import Entry
 from .exprs import apply, const_of
 from .fusion import Item, Kern, Nest, Plan, Scalar, analyse
 from .kernel import KernelBuilder, function
-from .loops import Context, NestEmitter, scalar_of
+from .loops import NestEmitter, scalar_of
 from .lowering_dot import dot_nest
 from .lowering_kernels import emit_kernel
+from .nest import Context
 from .regions import region_of
 from .scalarise import scalarise
 from .target import Target

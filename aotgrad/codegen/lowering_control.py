@@ -14,8 +14,9 @@ from .access import Access
 from .bufferise import Store, strides_of
 from .fusion import Kern, analyse, size_one
 from .kernel import register
-from .loops import Context, scalar_of
+from .loops import scalar_of
 from .lowering_index import as_size, elementwise
+from .nest import Context
 
 __all__ = ["cond", "scan"]
 

@@ -15,8 +15,9 @@ from .exprs import Node
 from .fusion import Item, Kern, Nest
 from .kernel import Index, as_ktype, helper, register
 from .kernel_types import INDEX
-from .loops import Context, NestEmitter
+from .loops import NestEmitter
 from .lowering_index import place_of, rounds
+from .nest import Context
 
 __all__ = ["dot", "dot_nest", "workspace_bound"]
 

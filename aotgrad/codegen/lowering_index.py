@@ -14,9 +14,10 @@ from ..ir.dims import DimLike
 from .access import Access
 from .bufferise import Store, dense
 from .exprs import Node
-from .fusion import Kern, Nest
+from .fusion import Kern
 from .kernel import Index, ScalarBuilder, memref
-from .loops import Context, NestEmitter, Phase, Place, Root, collapse, rank_of
+from .loops import one_pass
+from .nest import Context, Place, Root, rank_of
 
 __all__ = ["as_size", "constant", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
 
@@ -51,17 +52,11 @@ def place_of(access: Access, at: dict[int, DimLike], rest: Sequence[int]) -> Pla
 
 def elementwise(cx: Context, space: Sequence[DimLike], loads: Sequence[tuple[Any, Place]], fn: Callable[..., Value], store: tuple[Any, Place], add: bool = False) -> None:
     """One loop nest over ``space``: ``store = fn(k, *loads)``."""
-    e = NestEmitter(cx, Nest(-1, 0, tuple(space)))
     nodes = [Node("load", frozenset(p[1]), access=Access(s, p[0], ()), places=[p]) for s, p in loads]
     result = Node("ew", frozenset().union(*(n.dims for n in nodes)), args=nodes, fn=fn)
-    ph = Phase(nodes=[*nodes, result], roots=[Root(result, store[0], store[1], add)])
     live = [d for d, n in enumerate(space) if n != 1]
     order = sorted(live, key=lambda d: (d in store[1][1], tuple(-x for x in rank_of(store[1][1].get(d, 0))), d))
-    ph.loops = collapse(order, space, [p[1] for _, p in loads] + [store[1][1]], [])
-    place = {d: i + 1 for i, lp in enumerate(ph.loops) for d in lp.dims}
-    for n in ph.nodes:
-        n.level = max((place.get(d, 0) for d in n.dims), default=0)
-    e.run_phase(ph)
+    one_pass(cx, [*nodes, result], [Root(result, store[0], store[1], add)], space, order)
 
 
 def _same(k: ScalarBuilder, x: Value) -> Value:

@@ -7,10 +7,10 @@ from typing import Any
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from .fusion import Kern
-from .loops import Context
 from .lowering_control import cond, scan
 from .lowering_dot import dot
 from .lowering_index import constant, cumulate, recurrence, scatter, take
+from .nest import Context
 
 __all__ = ["emit_kernel"]
 
