@@ -20,7 +20,7 @@ from . import dispatch, indexing, inplace
 from .dispatch import NUMPY, TORCH, call, run
 from .front import Public
 from .numpy_protocol import array_function, array_ufunc
-from .trace import Traced, TracedArray, user_loc
+from .trace import Traced, user_loc
 
 __all__ = ["FUNCTIONS", "contiguous", "table"]
 
@@ -325,9 +325,7 @@ def stop_gradient(x: Any) -> Any:
     >>> float(ag.grad(lambda x: x * ag.stop_gradient(x))(3.0))
     3.0
     """
-    if isinstance(x, Tensor):
-        return TracedArray._of(x._trace, x._trace.builder.stop_gradient(x._value)) if isinstance(x, TracedArray) else x.detach()
-    return x
+    return x.detach() if isinstance(x, Tensor) else x
 
 
 def numel(input: Any) -> Any:

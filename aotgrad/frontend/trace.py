@@ -147,17 +147,22 @@ class Trace:
         return value
 
     def assume(self, a: DimLike, b: DimLike) -> None:
-        """Records that two sizes are equal: a symbol is replaced, anything else is checked by a guard."""
+        """Records that two sizes are equal: by solving for a symbol, else by fixing the symbols to the example's sizes; a guard where there is no example."""
         a, b = self.canonical(a), self.canonical(b)
         if a == b:
             return
-        for x, y in ((a, b), (b, a)):
-            name = x.as_symbol() if isinstance(x, Dim) else None
-            if name is not None and name not in dims.symbols_of(y):
-                self.equal[name] = y
-                return
         if isinstance(a, int) and isinstance(b, int):
             raise AotgradValueError(f"{user_loc()}: sizes {a} and {b} differ")
+        found = _solve(a, b)
+        if found is not None:
+            self.equal[found[0]] = found[1]
+            return
+        names = [s for s in {*dims.symbols_of(a), *dims.symbols_of(b)} if s in self.examples]
+        if self.can_fix and names:
+            self.equal.update({s: self.examples[s] for s in names})
+            if self.canonical(a) != self.canonical(b):
+                raise AotgradValueError(f"{user_loc()}: sizes {self.canonical(a)} and {self.canonical(b)} differ")
+            return
         self.guards.append((a, b, user_loc()))
 
     def join(self, a: DimLike, b: DimLike) -> DimLike:
@@ -191,6 +196,20 @@ class Trace:
             return True
         self.unequal.append((a, b))
         return False
+
+
+def _solve(a: DimLike, b: DimLike) -> tuple[str, DimLike] | None:
+    """A symbol and what it must be for ``a == b``: one that stands alone with factor 1 or -1 in the difference and nowhere else in it."""
+    gap = a - b
+    if not isinstance(gap, Dim):
+        return None
+    for mono, factor in gap.terms:
+        if len(mono) == 1 and mono[0][1] == 1 and mono[0][0][0] == "sym" and factor in (1, -1):
+            name = str(mono[0][0][1])
+            rest = Dim(((mono, factor),)) - gap if factor == 1 else gap - Dim(((mono, factor),))
+            if name not in dims.symbols_of(rest) and (not isinstance(rest, int) or rest >= 0):
+                return name, rest
+    return None
 
 
 def plain_size(x: Any) -> Any:
@@ -329,6 +348,10 @@ class Traced:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise AotgradTypeError("a traced value cannot be pickled or copied by value")
 
+    def detach(self) -> Any:
+        """The value without a derivative."""
+        return type(self)._of(self._trace, self._trace.builder.stop_gradient(self._value))
+
     def __copy__(self) -> Any:
         return self
 
@@ -344,9 +367,6 @@ class TracedTensor(Traced, Tensor):
     @property
     def dtype(self) -> Any:
         return self._dtype
-
-    def detach(self) -> Any:
-        return TracedTensor._of(self._trace, self._trace.builder.stop_gradient(self._value))
 
 
 class TracedArray(Traced, ArrayTensor):
