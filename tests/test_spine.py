@@ -41,7 +41,7 @@ SPINE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "transpose": (lambda x: ag.transpose(x, 0, 1) ** 2, (X,)),
     "broadcast": (lambda x: ag.broadcast_to(x, (3, 4)) * 2.0, (X[0],)),
     "slice": (lambda x: x[1:, ::-2] ** 2, (X,)),
-    "insert": (lambda x, y: x.at[1:, :2].set(y[:2, 2:] ** 2), (X, Y)),
+    "insert": (lambda x, y: (ag.as_tensor(x) if isinstance(x, np.ndarray) else x).at[1:, :2].set(y[:2, 2:] ** 2), (X, Y)),
     "softmax": (lambda x: ag.softmax(x, dim=1), (X,)),
     "scan": (lambda x: scan_body(x)[1], (X,)),
 }
@@ -80,7 +80,7 @@ def test_compiled_equals_eager_and_interpreter_for_every_size(name: str) -> None
         tol = 1e-14 if dtype is np.float64 else 1e-5
         got = g(*args)
         assert got.dtype == dtype
-        np.testing.assert_allclose(got, np.asarray(f(*args)), rtol=tol, atol=tol)
+        np.testing.assert_allclose(got, f(*map(ag.tensor, args)).numpy(), rtol=tol, atol=tol)
         np.testing.assert_allclose(got, interp.run(g.trace(*args), *args)[0], rtol=tol, atol=tol)
 
 
@@ -101,7 +101,7 @@ def test_both_modes_to_second_order(name: str) -> None:
     h = scalar(f)
     eps = 1e-6
     v = RNG.normal(size=xs[0].shape)
-    central = (h(xs[0] + eps * v, *xs[1:]) - h(xs[0] - eps * v, *xs[1:])) / (2 * eps)
+    central = float(h(xs[0] + eps * v, *xs[1:]) - h(xs[0] - eps * v, *xs[1:])) / (2 * eps)
     for g in (ag.grad(h), ag.compile(ag.grad(h))):
         np.testing.assert_allclose(np.sum(g(*xs) * v), central, rtol=1e-6, atol=1e-8)
     forward = ag.jvp(lambda x: h(x, *xs[1:]), (xs[0],), (v,))[1]
@@ -136,7 +136,7 @@ def test_channels_last_passes_without_relayout() -> None:
     x = np.ascontiguousarray(RNG.normal(size=(2, 5, 6, 3))).transpose(0, 3, 1, 2)  # (N, C, H, W) with C innermost
     f = ag.compile(lambda v: ag.sum(ag.relu(v) * 2.0, dim=(2, 3)))
     np.testing.assert_allclose(f(x), np.sum(np.maximum(x, 0) * 2, axis=(2, 3)), rtol=1e-14)
-    assert "relayout" not in str(f.trace(x))
+    assert f.explain(x).count("kernel") == 1 and "relayout" not in f.explain(x)
     g = ag.compile(lambda v: ag.relu(v) * 2.0)
     assert g(x).strides == x.strides
     np.testing.assert_array_equal(g(x), np.maximum(x, 0) * 2)

@@ -11,6 +11,7 @@ from aotgrad_runtime.cache import ObjectCache, default_folder
 
 from ..ir import dims
 from ..ir.core import Func
+from ..ir.printer import print_module
 from ..ir.types import TensorType
 from . import gemm, llvm
 from .elf import link_shared
@@ -18,7 +19,7 @@ from .emit import gemm_dtypes, module
 from .lower import Lowered, lower
 from .target import Target
 
-__all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_object"]
+__all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_object", "texts"]
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,11 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
     """
     opts = options or Options()
     return compile_lowered(lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks)), target)
+
+
+def texts(func: Func, name: str, target: Target, options: Options | None = None) -> dict[str, str]:
+    """The levels below the tensor level as text: ``kernel`` (MLIR's generic form), ``llvm`` and ``asm``."""
+    opts = options or Options()
+    lowered = lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks))
+    text = module(lowered.funcs, lowered.entry, target)
+    return {"kernel": print_module(lowered.funcs), "llvm": text, "asm": llvm.assembly(text, target, passes="inline")}

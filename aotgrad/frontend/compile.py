@@ -14,7 +14,7 @@ import numpy as np
 
 from aotgrad.codegen import driver
 from aotgrad.ir import Func, Layout, TensorType, Value, dims, interp
-from aotgrad.ir.transforms.cleanup import standard
+from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad.ir.transforms.stabilise import Stabilise
 from aotgrad_runtime import call
@@ -475,7 +475,7 @@ def _np_dtype(x: Any) -> DType:
 
 
 def _variant_of(trace: Trace, f: F, leaves: list[_Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool) -> Variant:
-    from_trace = Func(_identifier(trace.name), trace.block)
+    from_trace = Func(_identifier(trace.name), dce_block(trace.block))
     func = substitute_func(from_trace, {k: trace.canonical(v) for k, v in trace.equal.items()})
     func = standard(Stabilise()(func))
     hidden = [(obj, sources.locate(obj, f)) for obj, _ in trace.captured.values()]

@@ -282,7 +282,9 @@ def _setitem_canon(b: Any, x: Any, value: Any, indices: Any = None, spec: Any = 
     idx = _index_arrays(b, indices or ())
     v = b.to_dtype(value, x.type.dtype)
     attrs = resolve(b, x.type.shape, spec.entries, idx[0].type.shape if idx else ())
-    return b.emit("setitem", [x, _fitted(b, v, attrs["shape"]), *idx], {**attrs, "mode": mode})[0]
+    v = _fitted(b, v, attrs["shape"])
+    attrs = resolve(b, b.refresh(x).type.shape, spec.entries, idx[0].type.shape if idx else ())  # sizes may have been found equal
+    return b.emit("setitem", [x, v, *idx], {**attrs, "mode": mode})[0]
 
 
 def _mask_canon(b: Any, x: Any, mask: Any, value: Any, mode: str = "set") -> Any:
