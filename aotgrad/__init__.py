@@ -24,6 +24,7 @@ from aotgrad_runtime.errors import (
 )
 from aotgrad_runtime.memory_format import channels_last, contiguous_format, preserve_format
 from aotgrad_runtime.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
+from aotgrad_runtime.profiler import set_region_hook
 from aotgrad_runtime.tensor import Size, Tensor
 
 from . import ir
@@ -80,7 +81,7 @@ __all__ = [
     "linspace",
     "manual_seed", "map", "nn", "no_grad", "ones", "ones_like", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scan",
     "set_default_dtype",
-    "set_grad_enabled", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "zeros", "zeros_like",
+    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "zeros", "zeros_like",
 ]
 
 

@@ -7,10 +7,10 @@ from aotgrad_runtime.engine import backward, grad
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from aotgrad_runtime.tape import Node
 
-from . import forward_ad, function, functional
+from . import forward_ad, function, functional, profiler
 from .function import Function
 
 __all__ = [
-    "Function", "Node", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function", "functional", "grad", "inference_mode", "no_grad",
+    "Function", "Node", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function", "functional", "grad", "inference_mode", "no_grad", "profiler",
     "set_detect_anomaly", "set_grad_enabled",
 ]
