@@ -33,6 +33,7 @@ from .frontend import methods as _methods
 from .frontend.compile import compile
 from .frontend.control import cond, fori_loop, scan
 from .frontend.control import map_ as map
+from .frontend.custom import custom_jvp, custom_vjp
 from .frontend.dispatch import TORCH as _TORCH
 from .frontend.factories import (
     Generator,
@@ -73,7 +74,8 @@ _LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # no
 __all__ = [
     "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "DType", "Generator", "Size",
     "Tensor",
-    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "compile", "complex128", "complex64", "cond", "contiguous_format",
+    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "compile", "complex128", "complex64", "cond", "contiguous_format", "custom_jvp",
+    "custom_vjp",
     "default_generator", "empty",
     "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad",
     "hessian", "hvp",

@@ -27,7 +27,8 @@ class UnpackedDualTensor(NamedTuple):
 
 def enter_dual_level() -> int:
     """Opens a level of forward mode; gives its number, 0 for the outermost. Prefer ``with dual_level():``."""
-    number = levels.last = (max(levels.last, levels.level) // LEVEL_STEP + 1) * LEVEL_STEP  # never one of before: what is left of a closed level means nothing in a new one
+    # never one of before: what is left of a closed level means nothing in a new one
+    number = levels.last = (max(levels.last, levels.level) // LEVEL_STEP + 1) * LEVEL_STEP
     levels.opened.append((number, levels.level))
     levels.level = number
     return len(levels.opened) - 1
@@ -47,7 +48,7 @@ def _number(level: int | None, what: str) -> int | None:
         return levels.opened[-1][0] if levels.opened else None
     if not 0 <= level < len(levels.opened):
         raise AotgradRuntimeError(f"{what}: level={level} is not open; {len(levels.opened)} level(s) are")
-    return levels.opened[level][0]  # type: ignore[no-any-return]
+    return levels.opened[level][0]
 
 
 def _live(x: Any) -> Any:

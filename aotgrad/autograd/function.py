@@ -136,11 +136,12 @@ class FunctionNode(Node, FunctionCtx):
             grads = self._from_jvp(full)
         else:
             raise _MissingError(_NO_BACKWARD)
-        found = []
+        found: list[Any] = []
         for i, (g, meta) in enumerate(zip(grads, self._inputs)):
             if meta is None:
                 if g is not None and not self._numpy:
-                    raise AotgradRuntimeError(f"function {self.name} returned a gradient different than None at position {i + 1}, but the corresponding forward input was not a Variable")
+                    raise AotgradRuntimeError(f"function {self.name} returned a gradient different than None at position {i + 1}, but the corresponding forward "
+                                              f"input was not a Variable")
                 continue
             found.append(None if g is None else self._fitted(g, meta, len(found)))
         return tuple([None if edge[0] is None else g for g, edge in zip(found, self.next_functions)])
@@ -211,8 +212,9 @@ def _tangents(found: Any, name: str, count: int) -> list[Any]:
 class Function:
     """Base class of operations with a derivative of their own; subclass it and call ``apply``.
 
-    ``forward(ctx, *args)`` computes the result without recording; ``backward(ctx, *grads)`` gives one gradient per argument (None where there is none), ``jvp(ctx, *tangents)``
-    the tangents. With ``setup_context(ctx, inputs, output)``, ``forward`` takes no ctx. A rule that is missing is derived from the other one where that consists of aotgrad's ops.
+    ``forward(ctx, *args)`` computes the result without recording; ``backward(ctx, *grads)`` gives one gradient per argument (None where there is none),
+    ``jvp(ctx, *tangents)`` the tangents. With ``setup_context(ctx, inputs, output)``, ``forward`` takes no ctx. A rule that is missing is derived from the other one
+    where that consists of aotgrad's ops.
 
     >>> import aotgrad as ag
     >>> class Cube(ag.autograd.Function):
@@ -241,7 +243,8 @@ class Function:
         cls._backward_cls = type(f"{cls.__name__}Backward", (FunctionNode,), {"_function": cls, "__module__": cls.__module__})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise AotgradTypeError(f"{type(self).__name__} should not be instantiated: the methods of an autograd Function are static, and calls go through {type(self).__name__}.apply(...)")
+        raise AotgradTypeError(f"{type(self).__name__} should not be instantiated: the methods of an autograd Function are static, and calls go through "
+                               f"{type(self).__name__}.apply(...)")
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -332,7 +335,8 @@ def _apply(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNode, li
 
 def _check_dirty(ctx: FunctionCtx, given: Sequence[Any]) -> None:
     if any(_place(d, given) is None for d in ctx._dirty):
-        raise AotgradRuntimeError("Some elements marked as dirty during the forward method were not returned as output. The inputs that are modified inplace must all be outputs "
+        raise AotgradRuntimeError("Some elements marked as dirty during the forward method were not returned as output. The inputs that are modified inplace must "
+                                  "all be outputs "
                                   "of the Function.")
 
 
@@ -403,7 +407,8 @@ def _apply_dual(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNod
     if _given(cls, "jvp") is not None:
         with _Showing(ctx, _at_level(ctx._forward_slots, primals, outs)):
             moved = _tangents(cls.jvp(ctx, *_filled(ctx, primals, tangents)), ctx.name, len(outs))
-        moved = [t if t is None or not isinstance(o, Tensor) else fit(tensor_of(t, type(o)._value_type), o, ctx.name, j, "tangent") for j, (o, t) in enumerate(zip(outs, moved))]
+        moved = [t if t is None or not isinstance(o, Tensor) else fit(tensor_of(t, type(o)._value_type), o, ctx.name, j, "tangent") for j,
+                 (o, t) in enumerate(zip(outs, moved))]
     else:
         moved = _pushed_by_backward(cls, ctx, primals, tangents, outs)
     made = []
@@ -475,7 +480,8 @@ class _TracedFunction(Rule):
         _check_dirty(self.ctx, self.raw)
         for k, (a, v) in enumerate(zip(args, before)):
             if a._value is not v and _place(a, self.ctx._dirty) is None:
-                raise AotgradRuntimeError(f"{self.cls.__name__}.forward changes argument {self.where[k]} in place; say so with ctx.mark_dirty and return it, or work on a copy")
+                raise AotgradRuntimeError(f"{self.cls.__name__}.forward changes argument {self.where[k]} in place; say so with ctx.mark_dirty and return it, or work "
+                                          f"on a copy")
         self.tensors = [j for j, o in enumerate(self.raw) if isinstance(o, (Tensor, np.ndarray, np.generic))]
         self.plain = frozenset(k for k, j in enumerate(self.tensors) if _place(self.raw[j], self.ctx._plain) is not None)
         self.dirty = {k: i for k, j in enumerate(self.tensors) for a, i in zip(args, self.where) if a is self.raw[j] and _place(a, self.ctx._dirty) is not None}

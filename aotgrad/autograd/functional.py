@@ -68,7 +68,8 @@ def _check_v(v: Any, name: str, others: Sequence[Any], many: bool, create_graph:
     _, vs = _as_tuple(v, "v", name)
     vs = _fresh(vs, create_graph, False)
     if len(vs) != len(others):
-        raise AotgradRuntimeError(f"v is a tuple of invalid length: should be {len(others)} but got {len(vs)}." if many else "The given v should contain a single Tensor.")
+        raise AotgradRuntimeError(f"v is a tuple of invalid length: should be {len(others)} but got {len(vs)}." if many else "The given v should contain a single "
+                                                                                                                             "Tensor.")
     for i, (x, y) in enumerate(zip(vs, others)):
         if tuple(x.shape) != tuple(y.shape):
             raise AotgradRuntimeError(f"{f'Entry {i} in ' if many else ''}v has invalid size: should be {list(y.shape)} but got {list(x.shape)}.")
@@ -81,18 +82,23 @@ def _needs_no_v(tensors: Sequence[Any], what: str) -> None:
 
 
 _INDEPENDENT = {
-    "outputs": "Output {i} of the user-provided function does not require gradients. The outputs must be computed in a differentiable manner from the input when running in "
+    "outputs": "Output {i} of the user-provided function does not require gradients. The outputs must be computed in a differentiable manner from the input when "
+               "running in "
                "strict mode.",
     "grad_inputs": "The gradient with respect to input {i} is independent of the inputs of the user-provided function. This is not allowed in strict mode.",
-    "jacobian": "While computing the hessian, found that the jacobian of the user-provided function with respect to input {i} is independent of the input. This is not allowed "
-                "in strict mode. You should ensure that your function is twice differentiable and that the jacobian depends on the inputs (this would be violated by a linear "
+    "jacobian": "While computing the hessian, found that the jacobian of the user-provided function with respect to input {i} is independent of the input. This is "
+                "not allowed "
+                "in strict mode. You should ensure that your function is twice differentiable and that the jacobian depends on the inputs (this would be violated by "
+                "a linear "
                 "function for example).",
-    "hessian": "The hessian of the user-provided function with respect to input {i} is independent of the input. This is not allowed in strict mode. You should ensure that your "
+    "hessian": "The hessian of the user-provided function with respect to input {i} is independent of the input. This is not allowed in strict mode. You should "
+               "ensure that your "
                "function is thrice differentiable and that the hessian depends on the inputs.",
 }
 _ABSENT = {
     "back": "The output of the user-provided function is independent of input {i}.",
-    "back_trick": "The gradient with respect to the input is independent of entry {i} in the grad_outputs when using the double backward trick to compute forward mode gradients.",
+    "back_trick": "The gradient with respect to the input is independent of entry {i} in the grad_outputs when using the double backward trick to compute forward "
+                  "mode gradients.",
     "double_back": "The jacobian of the user-provided function is independent of input {i}.",
     "double_back_trick": "The hessian of the user-provided function is independent of entry {i} in the grad_jacobian.",
 }
@@ -271,11 +277,13 @@ def jacobian(func: F, inputs: Any, create_graph: bool = False, strict: bool = Fa
             [0., 4.]])
     """
     if strategy not in ("forward-mode", "reverse-mode"):
-        raise _BadChoiceError('Expected strategy to be either "forward-mode" or "reverse-mode". Hint: If your function has more outputs than inputs, "forward-mode" tends to be '
+        raise _BadChoiceError('Expected strategy to be either "forward-mode" or "reverse-mode". Hint: If your function has more outputs than inputs, "forward-mode" '
+                              'tends to be '
                          'more performant. Otherwise, prefer to use "reverse-mode".')
     if strategy == "forward-mode":
         if create_graph:
-            raise AotgradNotImplementedError('autograd.functional.jacobian: `create_graph=True` and `strategy="forward-mode"` are not supported together (yet). Please either set '
+            raise AotgradNotImplementedError('autograd.functional.jacobian: `create_graph=True` and `strategy="forward-mode"` are not supported together (yet). '
+                                             'Please either set '
                                              '`create_graph=False` or `strategy="reverse-mode"`.')
         return _forward_jacobian(func, inputs, strict, vectorize)
     with modes.enable_grad():
@@ -303,7 +311,8 @@ def _rows(run: _Run, i: int, out: Any) -> list[Any]:
 
 def _forward_jacobian(func: F, inputs: Any, strict: bool, vectorize: bool) -> Any:
     if strict:
-        raise AotgradRuntimeError('autograd.functional.jacobian: `strict=True` and `strategy="forward-mode"` are not supported together (yet). Please either set `strict=False` '
+        raise AotgradRuntimeError('autograd.functional.jacobian: `strict=True` and `strategy="forward-mode"` are not supported together (yet). Please either set '
+                                  '`strict=False` '
                                   'or `strategy="reverse-mode"`.')
     if not vectorize:
         raise AotgradNotImplementedError("Computing Jacobian using forward-AD or forward-over-reverse Hessian is only implemented for `vectorize=True`.")

@@ -88,7 +88,8 @@ class _Call:
         count = len(self.tree.children)
         if not isinstance(grads, (tuple, list)) or len(grads) != count:
             got = f"{len(grads)}" if isinstance(grads, (tuple, list)) else type(grads).__name__
-            raise AotgradTypeError(f"{self.owner.name}: {what} must return a tuple of {count} gradient(s), one per differentiable argument (None for no gradient), but returned {got}")
+            raise AotgradTypeError(f"{self.owner.name}: {what} must return a tuple of {count} gradient(s), one per differentiable argument (None for no gradient), "
+                                   f"but returned {got}")
         flat: list[Any] = []
         for g, t in zip(grads, self.tree.children):
             flat += [None] * t.leaves if g is None else _matched(g, t, f"{self.owner.name}: {what}")
@@ -153,7 +154,8 @@ class _RuleNode(Node):
         values = [_value(k) for k in inputs]
         if call.owner.bwd is None:
             moving = [t for t in (tensor_of(x, cls) for x in values) if t._dtype.is_differentiable]
-            grads = _spread(transposed_call(call.owner.name, lambda ts: call.push(values, _spread(ts, values, cls)), moving, full, cls, "the reverse rule (defvjp)"), values, cls)
+            grads = _spread(transposed_call(call.owner.name, lambda ts: call.push(values, _spread(ts, values, cls)), moving, full, cls, "the reverse rule (defvjp)"),
+                            values, cls)
         elif modes.state.grad:
             grads = call.reverse(call.forward(values)[1], full)
         else:
@@ -195,7 +197,8 @@ class _Custom:
             self._signature = None
 
     def defvjp(self, fwd: F, bwd: F) -> F:
-        """``fwd(*args) -> (result, residuals)`` and ``bwd(residuals, cotangent) -> (one gradient or None per argument)``; non-differentiable arguments come first in ``bwd``."""
+        """``fwd(*args) -> (result, residuals)`` and ``bwd(residuals, cotangent) -> (one gradient or None per argument)``; non-differentiable arguments come first in
+        ``bwd``."""
         self.fwd, self.bwd = fwd, bwd
         return bwd
 
@@ -247,7 +250,8 @@ class _Custom:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         if bound.kwargs:
-            raise AotgradTypeError(f"{self.name}: keyword-only arguments ({', '.join(bound.kwargs)}) cannot be used in a function with rules of its own; make them positional")
+            raise AotgradTypeError(f"{self.name}: keyword-only arguments ({', '.join(bound.kwargs)}) cannot be used in a function with rules of its own; make them "
+                                   f"positional")
         return bound.args
 
     def _has_defaults(self, given: int) -> bool:

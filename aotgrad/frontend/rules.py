@@ -48,7 +48,8 @@ def fit(g: Any, like: Any, name: str, place: int, what: str = "gradient") -> Any
     if shape != target:
         lead = len(shape) - len(target)
         if lead < 0 or any(t != 1 and not _same(s, t) for s, t in zip(shape[lead:], target)):
-            raise AotgradRuntimeError(f"Function {name} returned an invalid {what} at index {place} - got {list(shape)} but expected shape compatible with {list(target)}")
+            raise AotgradRuntimeError(f"Function {name} returned an invalid {what} at index {place} - got {list(shape)} but expected shape compatible with "
+                                      f"{list(target)}")
         dims = [*range(lead), *(lead + i for i, t in enumerate(target) if t == 1 and not _same(shape[lead + i], 1))]
         if dims:
             g = dispatch.call(dispatch.TORCH["sum"], (g, dims), {})

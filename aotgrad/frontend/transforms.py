@@ -138,25 +138,25 @@ def _add(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else dispatch.call(dispatch.TORCH["add"], (a, b), {})
 
 
-def _gradients(outs: Sequence[Any], ins: Sequence[Any], cts: Sequence[Any], create_graph: bool) -> list[Any]:
+def gradients(outs: Sequence[Any], ins: Sequence[Any], cts: Sequence[Any], create_graph: bool) -> list[Any]:
     """Cotangents of ``ins`` (None: zero). Dual values are dual cotangents: the tangent of a gradient is the gradient of the tangent."""
     level = _level_of(outs, cts)
     if level:
         (op, ot), (cp, ct), ip = _split(outs, level), _split(cts, level), _split(ins, level)[0]
-        first = _gradients(op, ip, cp, create_graph)
+        first = gradients(op, ip, cp, create_graph)
         moved = [None] * len(ip)
         for o, c in ((ot, cp), (op, ct)):
             pairs = [(x, y) for x, y in zip(o, c) if x is not None and y is not None]
             if pairs:
-                moved = [_add(m, g) for m, g in zip(moved, _gradients([p[0] for p in pairs], ip, [p[1] for p in pairs], create_graph))]
-        return [None if g is None and m is None else make_dual(_zero_like(i) if g is None else g, m, level) for g, m, i in zip(first, moved, ip)]
+                moved = [_add(m, g) for m, g in zip(moved, gradients([p[0] for p in pairs], ip, [p[1] for p in pairs], create_graph))]
+        return [None if g is None and m is None else make_dual(zero_like(i) if g is None else g, m, level) for g, m, i in zip(first, moved, ip)]
     live = [(o, c) for o, c in zip(outs, cts) if isinstance(o, Tensor) and o._requires_grad and c is not None]
     if not live:
         return [None] * len(ins)
     return list(engine.grad([o for o, _ in live], list(ins), [c for _, c in live], retain_graph=True, create_graph=create_graph, allow_unused=True))
 
 
-def _zero_like(x: Any) -> Any:
+def zero_like(x: Any) -> Any:
     return x._wrap(np.zeros(tuple(x.shape), x._dtype.np))
 
 
@@ -182,13 +182,13 @@ class _Taped:
         """Gradient trees, one per differentiated argument."""
         flat = [v for vs in self.vars for v in vs if v is not None]
         with _nested():
-            found = iter(_gradients(outs, flat, cts, self.create_graph))
+            found = iter(gradients(outs, flat, cts, self.create_graph))
             grads = [[None if v is None else _or_zero(next(found), v) for v in vs] for vs in self.vars]
         return [tree_unflatten(tree, [_release(g) for g in gs]) for gs, (_, tree) in zip(grads, self.trees)]
 
 
 def _or_zero(g: Any, v: Any) -> Any:
-    return _zero_like(v) if g is None else g
+    return zero_like(v) if g is None else g
 
 
 def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -418,7 +418,7 @@ def _jacrev_leaf(taped: _Taped, outs: Sequence[Any], k: int) -> list[list[Any]]:
     rows = []
     for j in range(int(np.prod(shape, dtype=int))):
         ct = wrap(_basis(shape, dtype, j), taped.cls)
-        rows.append([_or_zero(g, v) for g, v in zip(_gradients([out], flat, [ct], taped.create_graph), flat)])
+        rows.append([_or_zero(g, v) for g, v in zip(gradients([out], flat, [ct], taped.create_graph), flat)])
     columns = iter([_stacked([r[i] for r in rows], shape, tuple(v.shape), v._dtype, taped.cls, front=True) for i, v in enumerate(flat)])
     return [[None if v is None else next(columns) for v in vs] for vs in taped.vars]
 

@@ -1,7 +1,8 @@
 """Rules given by the user: ``custom`` holds a program and its own derivative as regions, ``custom_linear`` is that derivative in a linear part.
 
 ``custom``: region 0 takes the operands and gives the results, then values kept for the rules; region 1 takes (residuals, tangents of the moving operands) and gives
-tangents of the differentiable results; region 2 takes (residuals, their cotangents) and gives cotangents of operands. An empty region 1 or 2 is the transpose of the other.
+tangents of the differentiable results; region 2 takes (residuals, their cotangents) and gives cotangents of operands. An empty region 1 or 2 is the transpose of the
+other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from . import differentiate as ad
 from .cleanup import dce_block, standard
 from .rewrite import decompose_block, inline
 
-__all__ = ["expand_block", "expand_func", "forward_rule", "guard", "linearize_custom", "linearize_linear", "present", "reverse_rule", "runnable", "transpose_block", "transpose_linear"]
+__all__ = ["expand_block", "expand_func", "forward_rule", "guard", "linearize_custom", "linearize_linear", "present", "reverse_rule", "runnable", "transpose_block",
+           "transpose_linear"]
 
 
 def present(block: Block) -> bool:
@@ -26,7 +28,8 @@ def present(block: Block) -> bool:
 
 
 def transpose_block(block: Block, linear: Sequence[int]) -> Block:
-    """The transpose of a block that is linear in the arguments ``linear``: takes the other arguments, then cotangents of the outputs; gives cotangents of the linear ones.
+    """The transpose of a block that is linear in the arguments ``linear``: takes the other arguments, then cotangents of the outputs; gives cotangents of the linear
+    ones.
 
     The block may use any differentiable op: its derivative at 0 is what is transposed.
     """
@@ -44,7 +47,7 @@ def transpose_block(block: Block, linear: Sequence[int]) -> Block:
 
 
 def _placed(b: Builder, x: Value, t: Any) -> Value:
-    return x if x.type.layout == t.layout else b.relayout(x, layout=t.layout)  # type: ignore[no-any-return]
+    return x if x.type.layout == t.layout else b.relayout(x, layout=t.layout)
 
 
 def forward_rule(op: Op) -> Block:
