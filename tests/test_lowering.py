@@ -348,8 +348,8 @@ def test_constants_are_read_only_data() -> None:
 def test_sums_over_many_rows_are_accurate() -> None:
     x = np.full((40001, 3), 0.1, np.float32)
     p = program([tensor_type(["m", "n"], "float32")], lambda b, v: b.sum(v, dims=(0,)))
-    np.testing.assert_allclose(p(x, guard=True), 4000.1, rtol=2e-6)  # a plain running sum is off by 2e-4
-    np.testing.assert_allclose(p(x[:129], guard=True), 12.9, rtol=1e-6)
+    np.testing.assert_allclose(p(x, guard=True), 4000.1, rtol=5e-6)  # a plain running sum is off by 4e-4
+    np.testing.assert_allclose(p(x[:129], guard=True), 12.9, rtol=3e-6)
 
 
 def test_statistics_of_channels_last_images_are_whole_passes() -> None:

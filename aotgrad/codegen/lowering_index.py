@@ -11,10 +11,11 @@ import numpy as np
 from ..ir import dims
 from ..ir.core import Value
 from ..ir.dims import DimLike
+from ..ir.types import TensorType
 from .access import Access
 from .bufferise import Store, dense
 from .exprs import Node
-from .fusion import Kern
+from .fusion import Kern, size_one
 from .kernel import Index, ScalarBuilder, memref
 from .loops import one_pass
 from .nest import Context, Place, Root, rank_of
@@ -132,6 +133,12 @@ def cumulate(cx: Context, item: Kern) -> None:
     x, out, t = cx.buffers.access(item, op.operands[0]), cx.buffers.stored(op.result), op.operands[0].type
     dim, exclusive, reverse = op.attrs["dim"], op.attrs["exclusive"], op.attrs["reverse"]
     kind = "add" if op.name == "cumsum" else "mul"
+    if size_one(t.shape[dim + 1:]):
+        k = cx.kb.scalars(1)
+        # -0 + x is x for every x; what an exclusive sum starts from is seen, so that is 0.
+        unit = -0.0 if kind == "add" and t.dtype.kind == "f" and not exclusive else k.identity(kind, t.dtype)
+        _line(cx, t, dim, reverse, [x], out, k.const(unit, t.dtype), lambda y, v: k.combine(kind, y, v), exclusive)
+        return
 
     def first(at: dict[int, DimLike], rest: Sequence[int], space: Sequence[DimLike]) -> None:
         here = (out.store, place_of(out, at, rest))
@@ -162,11 +169,30 @@ def recurrence(cx: Context, item: Kern) -> None:
         none = k.logical("or", k.cmp("eq", p, zero), k.cmp("eq", q, zero))
         return k.add(k.select(none, zero, k.mul(p, q)), r)
 
+    if size_one(t.shape[op.attrs["dim"] + 1:]):
+        s = cx.kb.scalars(1)
+        _line(cx, t, op.attrs["dim"], op.attrs["reverse"], [a, x], out, s.const(0, t.dtype), lambda y, p, r: product(s, p, y, r), False)
+        return
+
     def step(at: dict[int, DimLike], before: dict[int, DimLike], rest: Sequence[int], space: Sequence[DimLike]) -> None:
         loads = [(a.store, place_of(a, at, rest)), (out.store, place_of(out, before, rest)), (x.store, place_of(x, at, rest))]
         elementwise(cx, space, loads, product, (out.store, place_of(out, at, rest)))
 
     _along(cx, t.shape, op.attrs["dim"], op.attrs["reverse"], first, step)
+
+
+def _line(cx: Context, t: TensorType, dim: int, reverse: bool, xs: Sequence[Access], out: Access, start: Value, step: Callable[..., Value], exclusive: bool) -> None:
+    """A walk along the last dim (but for dims of size 1) with the running value in a register."""
+    kb, n = cx.kb, t.shape[dim]
+    with rounds(cx, t.shape[:dim]) as lead:
+        fixed = dict(enumerate(lead))
+        with kb.for_(0, kb.dim(n), init=[start]) as lp:
+            i = as_size(cx, lp.iv)
+            at = {**fixed, dim: n - 1 - i if reverse else i}
+            (before,) = lp.args
+            after = step(before, *(kb.load(x.store.mem, kb.dim(place_of(x, at, [])[0])) for x in xs))
+            kb.store(before if exclusive else after, out.store.mem, kb.dim(place_of(out, at, [])[0]))
+            kb.yield_(after)
 
 
 def _along(cx: Context, shape: Sequence[DimLike], dim: int, reverse: bool, first: Callable[..., None], step: Callable[..., None]) -> None:
