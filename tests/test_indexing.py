@@ -168,6 +168,18 @@ def test_one_trace_serves_every_size(index: Any) -> None:
         assert np.size(x[index]) == func.out_types[0].size if isinstance(func.out_types[0].size, int) else True
 
 
+def test_one_trace_serves_every_size_that_has_the_index() -> None:
+    f = ag.compile(lambda a: a[2] * a[-3] + a[a.shape[0] // 2] + a[0])
+    func = f.trace(np.arange(6.0))
+    for n in (3, 5, 9):
+        x = np.arange(float(n)) + 1
+        assert interp.run(func, x)[0] == x[2] * x[-3] + x[n // 2] + x[0]
+    assert float(f(np.arange(7.0))) == 2 * 4 + 3 + 0 and float(f(np.arange(9.0))) == 2 * 6 + 4
+    assert f.cache_info().variants == 1
+    with pytest.raises(ag.AotgradIndexError, match="index 2 is out of bounds for dimension 0 with size 2"):
+        f(np.arange(2.0))  # the guard sends it to a trace of its own
+
+
 def test_sizes_in_bounds() -> None:
     def f(a: Any) -> Any:
         n = a.shape[0]

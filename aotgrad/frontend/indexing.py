@@ -15,7 +15,7 @@ from aotgrad_runtime.tensor import Tensor
 from . import dispatch, inplace
 from .eager import Dual, ViewExtra
 from .front import Public
-from .trace import Traced, current, user_loc
+from .trace import Traced, current, plain_size, user_loc
 
 __all__ = ["At", "IndexSpec", "getitem", "parse", "setitem", "updated"]
 
@@ -56,7 +56,7 @@ _SET, _MASKED = dispatch.TORCH["setitem"], dispatch.TORCH["masked_set"]
 # ---- reading the expression -----------------------------------------------------------------------------------------------------------
 
 def _bound(v: Any) -> Any:
-    return v if v is None or isinstance(v, Dim) else operator.index(v)
+    return v if v is None else plain_size(v) if isinstance(v, Dim) else operator.index(v)
 
 
 def _mask_like(e: Any) -> bool:
@@ -159,7 +159,7 @@ def _entry(e: Any, trace: Any) -> tuple[tuple[Any, ...], Any]:
             return ("int", int(e._data if isinstance(e, Tensor) else e)), None
         return ("array",), e
     if isinstance(e, Dim):
-        return ("int", e), None
+        return ("int", plain_size(e)), None
     try:
         return ("int", operator.index(e)), None
     except AotgradError:

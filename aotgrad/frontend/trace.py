@@ -68,6 +68,7 @@ class Trace:
         self.examples: dict[str, int] = parent.examples if parent is not None else (examples if examples is not None else {})
         self.equal: dict[str, DimLike] = parent.equal if parent is not None else {}
         self.guards: list[tuple[DimLike, DimLike, Loc | None]] = parent.guards if parent is not None else []
+        self.least: dict[DimLike, tuple[int, int]] = parent.least if parent is not None else {}  # of a size: a lower bound, and the place of its guard
         self.unequal: list[tuple[DimLike, DimLike]] = parent.unequal if parent is not None else []
         self.lifted: dict[Value, tuple[Any, Value]] = {}
         self.captured: dict[int, tuple[Any, Value]] = {}
@@ -164,6 +165,27 @@ class Trace:
                 raise AotgradValueError(f"{user_loc()}: sizes {self.canonical(a)} and {self.canonical(b)} differ")
             return
         self.guards.append((a, b, user_loc()))
+
+    def require(self, a: DimLike, b: DimLike) -> None:
+        """Two sizes must be equal at every call; neither replaces the other, so the program keeps serving all sizes: a guard."""
+        a, b = self.canonical(a), self.canonical(b)
+        if a == b:
+            return
+        if isinstance(a, int) and isinstance(b, int):
+            raise AotgradValueError(f"{user_loc()}: sizes {a} and {b} differ")
+        self.guards.append((a, b, user_loc()))
+
+    def at_least(self, size: DimLike, least: DimLike) -> None:
+        """``size`` must not be below ``least``: one guard per size, for the largest bound."""
+        size, least = self.canonical(size), self.canonical(least)
+        if not isinstance(size, Dim) or not isinstance(least, int):
+            self.require(dims.minimum(size, least), least)
+            return
+        bound, place = self.least.get(size, (0, len(self.guards)))
+        if least <= bound:
+            return
+        self.least[size] = least, place
+        self.guards[place:place + 1] = [(dims.minimum(size, least), least, user_loc())]
 
     def join(self, a: DimLike, b: DimLike) -> DimLike:
         """The broadcast of two sizes: 1 gives way; otherwise they are equal, by assumption where they are symbols."""

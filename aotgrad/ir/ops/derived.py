@@ -10,7 +10,6 @@ import numpy as np
 from aotgrad_runtime.dtypes import bool_, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError, AotgradValueError
 
-from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
 from .common import norm_dim, norm_dims
 from .contract import _matmul_body, _matmul_canon
@@ -170,7 +169,7 @@ def _at_least(b: Any, have: Any, need: Any, what: str) -> None:
     n, m = b.trace.example(have), b.trace.example(need)
     if n is not None and m is not None and n < m:
         raise AotgradValueError(f"{what}: {n} < {m}")
-    b.trace.assume(dimlib.minimum(have, need), need)
+    b.trace.at_least(have, need)
 
 
 def _scatter_canon(op: str) -> Any:

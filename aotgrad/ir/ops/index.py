@@ -35,9 +35,9 @@ def _nonnegative(b: Any, d: Any) -> bool:
         return d >= 0
     example = b.trace.example(d)
     if example is not None and example < 0:
-        b.trace.assume(dimlib.minimum(d, -1), d)
+        b.trace.require(dimlib.minimum(d, -1), d)
         return False
-    b.trace.assume(dimlib.maximum(d, 0), d)
+    b.trace.require(dimlib.maximum(d, 0), d)
     return True
 
 
@@ -49,7 +49,7 @@ def _position(b: Any, i: Any, n: Any, dim: int) -> Any:
     need = b.trace.example(least)
     if size is not None and need is not None and size < need:
         raise AotgradIndexError(f"index {i} is out of bounds for dimension {dim} with size {size}")
-    b.trace.assume(dimlib.minimum(least, n), least)
+    b.trace.at_least(n, least)
     return i if ahead else n + i
 
 
@@ -311,8 +311,8 @@ class _Plain:
     def example(self, d: Any) -> Any:
         return d
 
-    def assume(self, a: Any, b: Any) -> None:
-        assert a == b
+    def at_least(self, size: Any, least: Any) -> None:
+        assert size >= least
 
 
 def _cases() -> Iterable[tuple[str, tuple[int, ...], tuple[tuple[Any, ...], ...], tuple[Any, ...]]]:
