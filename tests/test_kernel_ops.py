@@ -10,7 +10,7 @@ import pytest
 from kernel_tools import call, elementwise, load, run_elementwise, simple_entry
 
 from aotgrad.codegen import kernel, vmath
-from aotgrad.ir import opdef, ops, tensor_type
+from aotgrad.ir import Value, opdef, ops, tensor_type
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import as_dtype, bool_, float32, float64, int8, int32, int64, uint8
 
@@ -47,7 +47,7 @@ def library() -> Any:
         d = opdef.get(name)
         ins = [as_dtype(x.dtype) for x in _operands(name, dtype, False)]
         out = d.type_rule([tensor_type(["n"], i) for i in ins], {})[0].dtype
-        op = SimpleNamespace(attrs={}, operands=[])
+        op = SimpleNamespace(attrs={}, operands=[Value(tensor_type(["n"], i)) for i in ins])
         for lanes in LANES:
             f = elementwise(_key(name, dtype, False, lanes), ins, out, lambda k, *xs, d=d, op=op: d.lower.fn(k, op, *xs), lanes)
             funcs.append(f.func)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aotgrad_runtime.cache import ObjectCache, default_folder
@@ -26,12 +26,14 @@ __all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_objec
 class Options:
     """``checks``: index range and domain errors by code; off, indices are clamped. ``c_abi``: also the plain C form.
 
-    ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks.
+    ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks. ``guards``: pairs of sizes that must be
+    equal, checked before anything else (code 1).
     """
 
     checks: bool = True
     c_abi: bool = False
     hooks: str = ""
+    guards: tuple[tuple[dims.DimLike, dims.DimLike], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,18 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
     >>> compile_func(f, "f", Target.native()).meta["kernels"][0]["loops"]
     1
     """
-    opts = options or Options()
-    return compile_lowered(lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks)), target)
+    return compile_lowered(_lowered(func, name, target, options or Options()), target)
+
+
+def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:
+    low = lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks))
+    if opts.guards:
+        low = replace(low, entry=replace(low.entry, guards=tuple((a, b, -1) for a, b in opts.guards)))
+    return low
 
 
 def texts(func: Func, name: str, target: Target, options: Options | None = None) -> dict[str, str]:
     """The levels below the tensor level as text: ``kernel`` (MLIR's generic form), ``llvm`` and ``asm``."""
-    opts = options or Options()
-    lowered = lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks))
+    lowered = _lowered(func, name, target, options or Options())
     text = module(lowered.funcs, lowered.entry, target)
     return {"kernel": print_module(lowered.funcs), "llvm": text, "asm": llvm.assembly(text, target, passes="inline")}

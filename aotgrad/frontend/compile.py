@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -130,7 +131,7 @@ class CompiledProgram(Program):
     def __init__(self, func: Func, name: str, options: driver.Options, on_error: Any, title: str | None = None) -> None:
         with profiling.compiling(title or func.name):
             self.kernel = kernels.build(func, _identifier(func.name), options, on_error)
-        self.options = (options, on_error)
+        self.options = (dataclasses.replace(options, guards=()), on_error)  # what is derived is called with sizes that passed already
         self.title = title or func.name  # what the profiler calls it
         self.watched: Any = None  # its form for profiling, see ``profiling``
         super().__init__(func, name)
@@ -296,9 +297,12 @@ class State:
         if variant.program is None:
             started = time.perf_counter()
             with kernels.collector_paused():
-                variant.program = CompiledProgram(variant.func, "CompiledFunctionBackward", self.options.codegen(), functools.partial(self._failed, variant))
+                variant.program = CompiledProgram(variant.func, "CompiledFunctionBackward", self._codegen(variant), functools.partial(self._failed, variant))
             variant.seconds += time.perf_counter() - started
         return variant.program  # type: ignore[no-any-return]
+
+    def _codegen(self, variant: Variant) -> driver.Options:
+        return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards))
 
     def _failed(self, variant: Variant, code: int, info: tuple[int, int, int, int]) -> Any:
         if code == 1:
@@ -350,7 +354,7 @@ class State:
         out = variant.out_tree
         flat_out = all(c is _TRACED for c in variant.out_constants) and variant.out_constants and (
             out.kind is None or (out.kind is tuple and len(out.children) > 1 and all(c.kind is None for c in out.children)))
-        if not flat_in or not flat_out or variant.tensors or variant.guards or variant.unequal or os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
+        if not flat_in or not flat_out or variant.tensors or variant.unequal or os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
             return
         specs = self._fast_specs(variant, leaves)
         if specs is None:
