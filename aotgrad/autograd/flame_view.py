@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Sequence
 from typing import Any, Final
@@ -147,10 +146,15 @@ def _data(events: Sequence[FunctionEvent]) -> dict[str, Any]:
     return {"events": rows, "names": list(names), "places": list(places), "kinds": kinds, "end": round(end, 3)}
 
 
+def _escaped(text: str) -> str:
+    """Text as HTML, in attributes too."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
 def _table(heads: Sequence[str], text: Sequence[int], rows: Sequence[Sequence[tuple[str, Any]]]) -> str:
     kind = [' class="text"' if i in text else "" for i in range(len(heads))]
-    top = "".join(f"<th{k}>{html.escape(h)}</th>" for k, h in zip(kind, heads))
-    body = "".join("<tr>" + "".join(f'<td{k} data-v="{html.escape(str(v))}">{html.escape(s)}</td>' for k, (s, v) in zip(kind, row)) + "</tr>" for row in rows)
+    top = "".join(f"<th{k}>{_escaped(h)}</th>" for k, h in zip(kind, heads))
+    body = "".join("<tr>" + "".join(f'<td{k} data-v="{_escaped(str(v))}">{_escaped(s)}</td>' for k, (s, v) in zip(kind, row)) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -168,11 +172,11 @@ def page(events: EventList, title: str = "aotgrad profile") -> str:
     data = json.dumps(_data(events), separators=(",", ":")).replace("<", "\\u003c")
     keys = "".join(f'<span class="key"><i style="background:var(--{k})"></i>{k}</span>' for k in ("op", "backward", "region", "kernel", "user", "compile"))
     dropped = f"; the {LIMIT:,} longest are shown" if len(events) > LIMIT else ""
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{_escaped(title)}</title><style>{_STYLE}</style>'
     summary = f"{len(events):,} events, {total / 1e3:,.3f} ms in them{dropped}. Click an event to zoom in, drag to move, turn the wheel to scale."
     return f"""<!doctype html>
 <html lang="en"><head>{head}</head>
-<body><h1>{html.escape(title)}</h1><p class="sum">{summary}</p>
+<body><h1>{_escaped(title)}</h1><p class="sum">{summary}</p>
 <div class="bar"><button id="timed">In time</button><button id="joined">Merged</button><button id="reset">All</button>
 <input id="find" type="search" placeholder="Find" aria-label="Find">{keys}</div>
 <div id="view"><canvas></canvas></div><div id="tip"></div>

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from .trace import Trace, Traced, TracedTensor, current, user_loc
 __all__ = [
     "Generator", "arange", "as_tensor", "default_generator", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace", "manual_seed",
     "ones", "ones_like",
-    "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like",
+    "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "tensor", "watch", "zeros", "zeros_like",
 ]
 
 
@@ -379,3 +380,13 @@ def as_tensor(data: Any, dtype: Any = None) -> Any:
 
 
 from_numpy, from_dlpack = runtime.from_numpy, runtime.from_dlpack
+
+
+# ---- profiling --------------------------------------------------------------------------------------------------------------------------
+
+_MAKERS = {"_full": _full, "_like": _like, "_random": _random}  # what the public functions above call, by name
+
+
+def watch(around: Callable[..., Any] | None) -> None:
+    """Puts ``around(inner, name, *args)`` around what makes tensors, or takes it away: without it they cost nothing more."""
+    globals().update({k: f if around is None else functools.partial(around, f) for k, f in _MAKERS.items()})

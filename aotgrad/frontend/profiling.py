@@ -26,7 +26,8 @@ from aotgrad_runtime import call, profiler
 from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.profiler import Recorder, Region, RegionHook, clock
 
-from . import detour, dispatch, kernels
+from . import detour, dispatch, factories, kernels
+from .trace import current
 
 __all__ = ["compiling", "run", "watch"]
 
@@ -46,6 +47,7 @@ watch: Final = _Watch()
 def _switch(on: bool) -> None:
     watch.on = on
     dispatch.watch(_timed if on else None)
+    factories.watch(_timed_maker if on else None)
     detour.shift(1 if on else -1)
 
 
@@ -57,6 +59,17 @@ def _timed(inner: Callable[..., Any], public: Any, arguments: dict[str, Any], op
     start = clock()
     out = inner(public, arguments, operands, flavour)
     recorder.op(public.name, start, clock(), operands, out)
+    return out
+
+
+def _timed_maker(inner: Callable[..., Any], name: str, *args: Any) -> Any:
+    """A call that makes a tensor (``zeros``, ``rand``), as an event of the thread that records."""
+    recorder = profiler.state.recorder
+    if recorder is None or current() is not None:
+        return inner(name, *args)
+    start = clock()
+    out = inner(name, *args)
+    recorder.op(name, start, clock(), (), out)
     return out
 
 
@@ -103,7 +116,10 @@ class _Shared:
         cache = kernels.cache()
         entry = cache.get(key)
         if entry is None:
-            entry = cache.put(key, machine.compile_recorder(kernels.target()), {})
+            try:
+                entry = cache.put(key, machine.compile_recorder(kernels.target()), {})
+            except AotgradRuntimeError:  # the compiler is not installed
+                return 0
         self.library = entry.load()
         self.clock = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
         return int(self.library.address(machine.SYMBOL)) if self.clock else 0
