@@ -79,11 +79,17 @@ def targets(module: str, node: ast.AST) -> Iterator[str]:
             yield full if full in MODULES else base
 
 
-def imports(module: str) -> Iterator[tuple[ast.stmt, str]]:
-    for node in ast.walk(TREES[module]):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for target in targets(module, node):
-                yield node, target
+INSIDE = {module: under_functions(tree) for module, tree in TREES.items()}
+FOR_TYPES = {module: for_types(tree) for module, tree in TREES.items()}
+IMPORTS = {
+    module: [(node, target) for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) for target in targets(module, node)]
+    for module, tree in TREES.items()
+}
+
+
+def imports(module: str) -> list[tuple[ast.Import | ast.ImportFrom, str]]:
+    """Every import statement of a module with each module that it names."""
+    return IMPORTS[module]
 
 
 def where(module: str, node: ast.stmt) -> str:
@@ -113,7 +119,7 @@ def test_only_the_allowed_packages_are_used() -> None:
 def test_no_imports_inside_functions() -> None:
     hidden = [
         f"{where(m, node)} imports {t}" for m in MODULES for node, t in imports(m)
-        if node in under_functions(TREES[m]) and t.split(".")[0] not in LAZY
+        if node in INSIDE[m] and t.split(".")[0] not in LAZY
     ]
     assert not hidden, "\n".join(hidden)
 
@@ -123,14 +129,14 @@ def test_compiler_libraries_have_one_lazy_door_each() -> None:
     for m in MODULES:
         for node, target in imports(m):
             top = target.split(".")[0]
-            if top in LAZY and node not in for_types(TREES[m]):
-                assert node in under_functions(TREES[m]), f"{where(m, node)}: {top} must be imported on first use"
+            if top in LAZY and node not in FOR_TYPES[m]:
+                assert node in INSIDE[m], f"{where(m, node)}: {top} must be imported on first use"
                 doors[top].add(m)
     assert all(len(found) == 1 for found in doors.values()), doors
 
 
 def test_no_cycles() -> None:
-    graph = {m: sorted({t for n, t in imports(m) if t in MODULES and t != m and n not in for_types(TREES[m])}) for m in MODULES}
+    graph = {m: sorted({t for n, t in imports(m) if t in MODULES and t != m and n not in FOR_TYPES[m]}) for m in MODULES}
     done: set[str] = set()
     for start in graph:
         path: list[str] = []
