@@ -34,7 +34,7 @@ def value_and_grad(types: Any, body: Any, active: Any = None) -> Func:
 
 
 def agree(func: Func, p: Program, *arrays: Any, scale: float = 1.0) -> None:
-    got, want = p(*arrays), interp.run(func, *arrays)
+    got, want = p(*arrays, guard=True), interp.run(func, *arrays)
     for g, w in zip(got if isinstance(got, tuple) else (got,), want):
         eps = np.finfo(w.dtype).eps if w.dtype.kind == "f" else 0
         np.testing.assert_allclose(g, w, rtol=200 * eps * scale, atol=200 * eps * scale)
@@ -322,6 +322,12 @@ def test_softmax_over_the_first_dim_runs_across_columns() -> None:
         assert nest["outer"] == 1 and nest["lanes"][0] == Target.native().lanes("f32" if dtype == "float32" else "f64")
         for shape in ((3, 5), (1, 1), (7, 16), (300, 37)):
             agree(func, p, RNG.normal(size=shape).astype(dtype), scale=10)
+
+
+@pytest.mark.parametrize("columns", [1, 4, 8, 12, 15, 16, 17, 33])
+def test_softmax_over_the_first_dim_of_static_size(columns: int) -> None:
+    func = standard(build("f", [tensor_type([30, columns])], lambda b, x: b.softmax(x, dim=0)))
+    agree(func, Program(func), RNG.normal(size=(30, columns)))
 
 
 def test_softmax_over_the_middle_dim() -> None:

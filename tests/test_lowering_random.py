@@ -24,12 +24,12 @@ BINARY = ("add", "sub", "mul", "maximum", "minimum", "lmul")
 class Maker:
     """Grows a program op by op; values are grouped by shape so that operands fit."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, sizes: tuple[Any, Any] = ("n", "m")) -> None:
         self.rng = random.Random(seed)
         self.block = Block()
         self.b = Builder(self.block)
         self.values: list[Value] = []
-        dims: list[Any] = ["n", "m", self.rng.choice((1, 2, 3, 4)), self.rng.choice((5, 8, 12))]
+        dims: list[Any] = [*sizes, self.rng.choice((1, 2, 3, 4)), self.rng.choice((5, 8, 12))]
         dtype = self.rng.choice(("float64", "float32"))
         for rank in (1, 2, 2, 3, self.rng.choice((0, 4))):
             shape = [self.rng.choice(dims) for _ in range(rank)]
@@ -155,8 +155,8 @@ class Maker:
         return self.b.cumsum(x, dim=self.rng.randrange(len(x.type.shape)), reverse=self.rng.random() < 0.5) if x.type.shape else None
 
 
-def make(seed: int, steps: int = 14) -> Func:
-    m = Maker(seed)
+def make(seed: int, steps: int = 14, sizes: tuple[Any, Any] = ("n", "m")) -> Func:
+    m = Maker(seed, sizes)
     m.grow(steps)
     m.block.outputs = [*m.values[-2:], m.rng.choice(m.values), m.rng.choice(m.values)]
     return Func("f", m.block)
@@ -187,5 +187,17 @@ def test_random_program(seed: int) -> None:
     try:
         for i, (n, m) in enumerate([(5, 4), (0, 2), (1, 1), (9, 0), (17, 7), (33, 21)]):
             check(func, seed, n, m, guard=bool(i % 2))
+    finally:
+        PROGRAMS.clear()
+
+
+@pytest.mark.parametrize("seed", range(1000, 1000 + int(os.environ.get("AOTGRAD_SEEDS", "50"))))
+def test_random_program_of_static_sizes(seed: int) -> None:
+    """Static sizes fold: loops that run once or never, rests of known length, small products in place, tiny blocks in scalars."""
+    rng = random.Random(seed)
+    func = standard(make(seed, sizes=(rng.randint(0, 40), rng.randint(1, 20))))
+    PROGRAMS[id(func)] = Program(func)
+    try:
+        check(func, seed, 0, 0, guard=bool(seed % 2))
     finally:
         PROGRAMS.clear()

@@ -46,7 +46,7 @@ class NestEmitter:
         self.across = False  # lanes are neighbours in the last outer loop, not in the inner ones
         self.wide: tuple[int, Value | None] | None = None  # lanes and mask while that loop is open
         self.scratch: dict[Value, Access] = {}
-        self.lane_symbol = ""
+        self.lane_rows: dict[Store, dict[int, DimLike]] = {}  # row buffers that hold a row per lane, and their strides
         self.row_size: DimLike = 1
 
     # ---- building -----------------------------------------------------------------------------------------------------------------
@@ -176,18 +176,24 @@ class NestEmitter:
     def _interleave(self, lanes: int) -> None:
         """Row buffers hold one row per lane, whatever the round of the outer loop is."""
         last = self.outer_loops[-1].dims[-1]
-        name = self.lane_symbol = f"_v{len(self.kb.sizes)}"
-        self.kb.sizes[name] = self.kb.index(0)
-        places: dict[Store, Place] = {}
         for a in self.scratch.values():
-            strides = {d: s * lanes for d, s in enumerate(a.strides) if not (isinstance(s, int) and s == 0)}
-            places[a.store] = (-symbol(name), {**strides, last: 1})
+            self.lane_rows[a.store] = {**{d: s * lanes for d, s in enumerate(a.strides) if not (isinstance(s, int) and s == 0)}, last: 1}
         for ph in self.phases:
             for n in ph.nodes:
-                if n.access is not None and n.access.store in places:
-                    n.places, n.dims = [places[n.access.store]], n.dims | {last}
+                if n.access is not None and n.access.store in self.lane_rows:
+                    n.dims = n.dims | {last}
+
+    def _bind_rows(self, iv: Index) -> None:
+        """Positions in row buffers do not move with the outer loop: its round is taken off again. The name is new each time, as positions are remembered."""
+        name = f"_v{len(self.kb.sizes)}"
+        self.kb.sizes[name] = self.kb.index(iv)
+        for ph in self.phases:
+            for n in ph.nodes:
+                if n.access is not None and n.access.store in self.lane_rows:
+                    n.places = [(-symbol(name), self.lane_rows[n.access.store])]
             for r in ph.roots:
-                r.place = places.get(r.store, r.place)
+                if r.store in self.lane_rows:
+                    r.place = (-symbol(name), self.lane_rows[r.store])
 
     def _width(self) -> int:
         """Lanes when they lie across the last outer loop."""
@@ -311,8 +317,8 @@ class NestEmitter:
             self._lanes_here(loop, end, lanes, mask)
 
     def _lanes_here(self, loop: Loop, iv: Index, lanes: int, mask: Value | None) -> None:
-        if self.lane_symbol:
-            self.kb.sizes[self.lane_symbol] = self.kb.index(iv)
+        if self.lane_rows:
+            self._bind_rows(iv)
         for ph in self.phases:
             for n in ph.nodes:
                 n.val = None if n.level >= len(self.outer_loops) else n.val
