@@ -267,7 +267,8 @@ class State:
             dynamic.append(_Leaf(i, t, traced._weak))
         args, kwargs = tree_unflatten(tree, given)
         out_tree, constants = self._run(trace, args, kwargs)
-        variant = _variant_of(trace, self.f, dynamic, out_tree, constants, tensors)
+        holders = [x for x in given if not isinstance(x, Traced)]
+        variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors)
         variant.seconds = time.perf_counter() - started
         return variant
 
@@ -354,7 +355,7 @@ class State:
         out = variant.out_tree
         flat_out = all(c is _TRACED for c in variant.out_constants) and variant.out_constants and (
             out.kind is None or (out.kind is tuple and len(out.children) > 1 and all(c.kind is None for c in out.children)))
-        if not flat_in or not flat_out or variant.tensors or variant.unequal or os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
+        if not flat_in or not flat_out or variant.tensors or variant.unequal or any(isinstance(x, Tensor) for x in leaves) or os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
             return
         specs = self._fast_specs(variant, leaves)
         if specs is None:
@@ -391,9 +392,9 @@ class State:
         dynamic = {leaf.index for leaf in variant.leaves}
         for i, x in enumerate(leaves):
             if i not in dynamic:
+                if x is not None and not isinstance(x, bool) and type(x).__eq__ is not object.__eq__:
+                    return None  # the trampoline compares by identity: equal values that are other objects would never fit
                 specs.append(ArgSpec("is", source=i, value=x))
-        if any(i not in dynamic for i in range(len(leaves))):
-            return None  # values compared by identity alone would send equal ones to the slow path for ever: leave them there
         for (_, source), t in zip(variant.hidden, variant.func.arg_types[len(variant.leaves):]):
             place = sources.fast(source)
             if place is None:
@@ -478,11 +479,11 @@ def _np_dtype(x: Any) -> DType:
     return found if found is not None and x.dtype != np.uint16 else DTYPES[native(np.asarray(x)).dtype]
 
 
-def _variant_of(trace: Trace, f: F, leaves: list[_Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool) -> Variant:
+def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[_Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool) -> Variant:
     from_trace = Func(_identifier(trace.name), dce_block(trace.block))
     func = substitute_func(from_trace, {k: trace.canonical(v) for k, v in trace.equal.items()})
     func = standard(Stabilise()(func))
-    hidden = [(obj, sources.locate(obj, f)) for obj, _ in trace.captured.values()]
+    hidden = [(obj, sources.locate(obj, f, holders)) for obj, _ in trace.captured.values()]
     guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]
     unequal = [(trace.canonical(a), trace.canonical(b)) for a, b in trace.unequal]
     return Variant(func, leaves, hidden, guards, unequal, out_tree, constants, tensors)

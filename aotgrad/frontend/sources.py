@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,12 @@ from aotgrad_runtime.tensor import Tensor
 __all__ = ["fast", "locate", "read"]
 
 
-def locate(obj: Any, f: Callable[..., Any]) -> Any:
-    """The source of ``obj`` as seen from ``f``: its closure, its globals, attributes of what these hold or of the object ``f`` is bound to."""
+def locate(obj: Any, f: Callable[..., Any], holders: Sequence[Any] = ()) -> Any:
+    """The source of ``obj`` as seen from ``f``: its closure, its globals, attributes of what these hold, of the object ``f`` is bound to, or of ``holders`` (its arguments)."""
+    for holder in holders:
+        path = _attribute(obj, holder)
+        if path is not None:
+            return Attr(Fixed(holder), path)
     seen: set[int] = set()
     work = [f]
     while work:
@@ -58,13 +63,26 @@ def _search(obj: Any, fn: Any, code: Any, owner: Any, work: list[Any]) -> Any:
     return None
 
 
+_DEPTH, _BREADTH = 4, 2000
+
+
 def _attribute(obj: Any, root: Any) -> tuple[str, ...] | None:
-    fields = getattr(root, "__dict__", None)
-    if not isinstance(fields, dict) or isinstance(root, (type, np.ndarray, Tensor)):
-        return None
-    for name, value in fields.items():
-        if value is obj:
-            return (name,)
+    """The path of attributes from ``root`` to ``obj``, breadth first, a few levels deep."""
+    level: list[tuple[tuple[str, ...], Any]] = [((), root)]
+    seen = {id(root)}
+    for _ in range(_DEPTH):
+        below: list[tuple[tuple[str, ...], Any]] = []
+        for path, at in level:
+            fields = getattr(at, "__dict__", None)
+            if not isinstance(fields, dict) or isinstance(at, (type, ModuleType, FunctionType, np.ndarray, Tensor)):
+                continue
+            for name, value in fields.items():
+                if value is obj:
+                    return (*path, name)
+                if id(value) not in seen and len(seen) < _BREADTH:
+                    seen.add(id(value))
+                    below.append(((*path, name), value))
+        level = below
     return None
 
 
@@ -79,7 +97,7 @@ def read(obj: Any, source: Any) -> Any:
         for name in source.path:
             at = getattr(at, name)
         return at
-    return obj
+    return source.obj if isinstance(source, Fixed) else obj
 
 
 def fast(source: Any) -> Any:
