@@ -259,7 +259,7 @@ def test_all_or_nothing_is_written(tmp_path: Path) -> None:
     assert str(built.library) in str(built) and built.functions == ("r",)
     before = digests(built.library.parent)
     with pytest.raises(AotgradError):
-        aot.build(lambda x: x[99999999:].reshape(3), ["x: f64[n]"], out=built.library.parent, name="r", emit="so,h")
+        aot.build(lambda x: x * float(x.sum()), ["x: f64[n]"], out=built.library.parent, name="r", emit="so,h")
     assert digests(built.library.parent) == before
 
 

@@ -26,7 +26,7 @@ from .program import Program
 from .promotion import python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
-from .trace import Trace, Traced, current
+from .trace import Trace, Traced, current, user_loc
 
 __all__ = ["grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp", "linearize", "value_and_grad", "vjp"]
 
@@ -47,6 +47,11 @@ class _nested:
 
     def __exit__(self, *exc: object) -> None:
         _state.depth -= 1
+
+
+def inside_transform() -> bool:
+    """Whether this thread runs a function under ``grad``, ``vjp``, ``jvp`` or a matrix of derivatives."""
+    return _state.depth > 0
 
 
 # ---- leaves -------------------------------------------------------------------------------------------------------------------------
@@ -604,6 +609,17 @@ def _traced_grad(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[
     return ((out, aux) if has_aux else out), result
 
 
+def _fitted(b: Any, given: Any, like: Value, trace: Trace, what: str) -> Value:
+    """A tangent or cotangent as a value of the type of ``like``: sizes that must be equal are joined, or guarded."""
+    v, shape = as_value(given, trace), like.type.shape
+    if len(v.type.shape) != len(shape):
+        raise AotgradValueError(f"{user_loc()}: {what} of rank {len(v.type.shape)} was given for a value of rank {len(shape)}")
+    for i, (have, want) in enumerate(zip(v.type.shape, shape)):
+        b.equate(have, want, f"{what}: dim {i}")
+    v = b.to_shape(b.to_dtype(b.refresh(v), like.type.dtype), shape)
+    return v if v.type.layout == like.type.layout else b.relayout(v, layout=like.type.layout)  # type: ignore[no-any-return]
+
+
 def _traced_vjp(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
     run = _Inline(f, xs, {}, tuple(range(len(xs))))
     run.differentiate()
@@ -611,8 +627,8 @@ def _traced_vjp(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
     def pullback(cts: Any) -> tuple[Any, ...]:
         given = _match(cts, run.sub.out_tree, "pullback: cotangents")
         here = current() or run.trace
-        values = [as_value(c, here) if o.type.dtype.is_differentiable else None for c, o in zip(given, run.outs)]
-        grads = run.gradients(builder_of(here), [None if v is None else run.b.to_dtype(v, o.type.dtype) for v, o in zip(values, run.outs)])
+        b = builder_of(here)
+        grads = run.gradients(b, [_fitted(b, c, o, here, "a cotangent") if o.type.dtype.is_differentiable else None for c, o in zip(given, run.outs)])
         return tuple(run.trees_of([run.wrapped(g) for g in grads]))
 
     return tree_unflatten(run.sub.out_tree, [run.wrapped(o) for o in run.outs]), pullback
@@ -626,7 +642,7 @@ def _traced_jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
     for x, t, on in zip(run.leaves, flat, run.on):
         if is_leaf_array(x):
             if on:
-                tangents[at] = run.b.to_dtype(as_value(t, run.trace), run.ins[at].type.dtype)
+                tangents[at] = _fitted(run.b, t, run.ins[at], run.trace, "a tangent")
             at += 1
     outs, moved = differentiate(run.b, run.b, run.block, run.ins, tangents)
     ts_out = [(run.wrapped(run.b.zeros(o) if m is None else m) if o.type.dtype.is_differentiable else None) for o, m in zip(outs, moved)]
@@ -732,7 +748,7 @@ def linearize(f: F, *xs: Any) -> tuple[Any, F]:
             here = current() or run.trace
             b = builder_of(here)
             live = [t for t, on in zip(flat, run.on) if on]
-            env = {t: as_value(v, here) for t, v in zip([t for t in run.tangents if t is not None], live)}
+            env = {t: _fitted(b, v, t, here, "a tangent") for t, v in zip([t for t in run.tangents if t is not None], live)}
             copy_linear(b, run.aside, env)
             moved = [run.wrapped(b.zeros(o) if t is None else env.get(t, t)) if o.type.dtype.is_differentiable else None for o, t in zip(run.outs, run.out_tangents)]
             return tree_unflatten(run.sub.out_tree, moved)

@@ -93,7 +93,8 @@ _move("unsqueeze", "A new dim of size 1.", lambda b, x, shape: b.to_shape(x, sha
 
 def _squeeze_canon(b: Any, x: Any, dim: Any = None) -> Any:
     shape = x.type.shape
-    gone = [i for i in norm_dims(dim, len(shape)) if shape[i] == 1]
+    gone = [i for i in norm_dims(dim, len(shape)) if b.trace.same(shape[i], 1)]
+    shape = b.refresh(x).type.shape
     return b.squeeze(x, shape=tuple(d for i, d in enumerate(shape) if i not in gone))
 
 
@@ -441,7 +442,7 @@ _move("diag_embed", "A matrix with x on its diagonal.", _diag_embed_body, {"offs
 _move("diag", "The diagonal of a matrix, or the matrix of a diagonal.", _diagonal_body, {"offset": 0}, _one(((3, 4), {"offset": 0})),
       Front("diag(input, diagonal=0)", _diag_canon, "none", ("diag",), "diag(input, k=0)", lambda b, x, k=0: _diag_canon(b, x, k)))
 _move("trace", "The sum of the diagonal.", lambda b, x: b.sum(b.diagonal(x, offset=0), dims=(len(x.type.shape) - 2,)), {}, _one(((3, 3), {})),
-      Front("trace(input)", lambda b, x: b.trace(x), "none", ("trace",)))
+      Front("trace(input)", lambda b, x: b.emit("trace", [x])[0], "none", ("trace",)))
 
 
 # ---- limits, linear interpolation and other arithmetic with optional parts ------------------------------------------------------------
@@ -450,9 +451,17 @@ def _limit(b: Any, x: Any, bound: Any, default: Any) -> Any:
     dtype = x.type.dtype
     if bound is None:
         bound = default if dtype.kind == "f" else (np.iinfo(dtype.np).min if default < 0 else np.iinfo(dtype.np).max)
-    if hasattr(bound, "type"):
-        return b.expand(b.to_dtype(bound, dtype), x.type.shape)
-    return b.full_like(x, bound)
+    return b.to_dtype(bound, dtype) if hasattr(bound, "type") else b.scalar(bound, dtype)
+
+
+def _joined(b: Any, values: Sequence[Any]) -> list[Any]:
+    """Values broadcast to their common shape."""
+    shape: list[Any] = [1] * max(len(v.type.shape) for v in values)
+    for v in values:
+        for i, d in enumerate(reversed(v.type.shape)):
+            shape[-1 - i] = b.join(shape[-1 - i], d)
+    full = tuple(b.trace.canonical(d) for d in shape)
+    return [b.expand(b.refresh(v), full) for v in values]
 
 
 def _clip_canon(b: Any, x: Any, min: Any = None, max: Any = None) -> Any:
@@ -461,7 +470,7 @@ def _clip_canon(b: Any, x: Any, min: Any = None, max: Any = None) -> Any:
     floats = any(isinstance(v, float) or (hasattr(v, "type") and v.type.dtype.kind == "f") for v in (min, max))
     if floats and x.type.dtype.kind != "f":
         x = b.to_dtype(x, as_dtype("float64" if not b.torch else "float32"))
-    return b.clamp(x, _limit(b, x, min, -np.inf), _limit(b, x, max, np.inf))
+    return b.clamp(*_joined(b, [x, _limit(b, x, min, -np.inf), _limit(b, x, max, np.inf)]))
 
 
 _move("clip", "x limited to [min, max]; either may be absent.", lambda b, x, min, max: b.clamp(x, b.full_like(x, min), b.full_like(x, max)), {"min": REQUIRED, "max": REQUIRED},
