@@ -370,29 +370,36 @@ def line_averages(events: Iterable[FunctionEvent]) -> LineList:
 def read(recorder: Recorder) -> EventList:
     """The events of a finished recording as a forest, in order of their starts."""
     places: dict[Any, tuple[tuple[str, int], str]] = {}
-    stack: list[FunctionEvent] = []  # finished events whose parent has not ended yet
     made: list[FunctionEvent] = []
-    for kind, name, start, end, frames, shapes, nbytes, sequence, lines in recorder.events:
-        span = Interval((start - recorder.began) / 1e3, (end - recorder.began) / 1e3)
-        e = FunctionEvent(0, str(name), KINDS[kind], recorder.thread, span)
-        children: list[FunctionEvent] = []
-        while stack and stack[-1].time_range.start >= span.start:
-            children.append(stack.pop())
-        e.cpu_children = children[::-1]
-        for child in children:
-            child.cpu_parent = e
+    around: list[FunctionEvent] = []
+    # By start; of two that start together the longer one, or the one that was appended (ended) later, is around the other.
+    order = sorted(range(len(recorder.events)), key=lambda i: (recorder.events[i][2], -recorder.events[i][3], -i))
+    for i in order:
+        kind, name, start, end, frames, shapes, nbytes, sequence, lines = recorder.events[i]
+        e = FunctionEvent(len(made), _title(name), KINDS[kind], recorder.thread, Interval((start - recorder.began) / 1e3, (end - recorder.began) / 1e3))
+        while around and around[-1].time_range.end <= e.time_range.start:
+            around.pop()
+        if around:
+            e.cpu_parent = around[-1]
+            around[-1].cpu_children.append(e)
         e.input_shapes = [] if shapes is None and recorder.shapes else shapes
-        e.sequence_nr, e.lines = sequence, lines or ()
-        e.cpu_memory_usage = nbytes if kind != USER else sum(c.cpu_memory_usage for c in e.cpu_children)
+        e.sequence_nr, e.lines, e.cpu_memory_usage = sequence, lines or (), nbytes
         resolved = [_place(places, code, offset) for code, offset in frames]
         e.line = resolved[0][0] if resolved else max(e.lines, key=lambda x: x[1])[0] if e.lines else None
         e.stack = [text for _, text in resolved] or ([f"{e.line[0]}({e.line[1]})"] if e.line is not None else [])
-        stack.append(e)
+        around.append(e)
         made.append(e)
-    made.sort(key=lambda e: (e.time_range.start, -e.time_range.end))
-    for i, e in enumerate(made):
-        e.id = i
+    for e in reversed(made):
+        if e.kind == "user":
+            e.cpu_memory_usage = sum(c.cpu_memory_usage for c in e.cpu_children)
     return EventList(made, profile_memory=recorder.memory, with_stack=recorder.stack)
+
+
+def _title(name: Any) -> str:
+    """A name; that of a public function is its own, and one for all forms of indexing."""
+    if isinstance(name, str):
+        return name
+    return "getitem" if name.op.name == "getitem" else str(name.name)
 
 
 def _place(known: dict[Any, tuple[tuple[str, int], str]], code: Any, offset: int) -> tuple[tuple[str, int], str]:

@@ -58,7 +58,7 @@ def _timed(inner: Callable[..., Any], public: Any, arguments: dict[str, Any], op
         return inner(public, arguments, operands, flavour)
     start = clock()
     out = inner(public, arguments, operands, flavour)
-    recorder.op(public.name, start, clock(), operands, out)
+    recorder.op(public, start, clock(), operands, out)
     return out
 
 
@@ -249,13 +249,13 @@ class _Watched:
             if recorder is not None:
                 self._record(recorder, heard, end)
         results = list(out) if isinstance(out, tuple) else [out]
-        if hook is not None and failure is None:
-            hook(self.region, 1, end)
         if recorder is not None:
             shapes = [[*a.shape] for a in arrays] if recorder.shapes else None
             recorder.append((profiler.REGION, self.region.name, start, end, stack, shapes, profiler.new_bytes(results, arrays) if recorder.memory else 0, -1, None))
         if failure is not None:
             raise failure
+        if hook is not None:
+            hook(self.region, 1, end)
         return results
 
     def _record(self, recorder: Recorder, heard: Sequence[Sequence[int]], end: int) -> None:

@@ -3,7 +3,7 @@
 Recording belongs to a thread. While no thread records and none has a hook, nothing in the library asks: the parts that can be watched give this module a switch
 (``add_switch``) that is thrown when the first watcher comes and when the last one goes, and put their watched form in place only then.
 
-An event is a plain tuple, appended when it ends, so that the events inside it stand before it: (kind, name, start, end, stack, shapes, bytes, sequence, lines).
+An event is a plain tuple, appended when it ends: (kind, name, start, end, stack, shapes, bytes, sequence, lines).
 ``start`` and ``end`` are nanoseconds of ``clock``; ``stack`` holds (code, instruction offset) pairs, innermost first; ``shapes`` is None unless wanted;
 ``sequence`` is the number of the tape's node, -1 for none; ``lines`` are the (place, weight, adjoint) triples of a compiled kernel.
 """
@@ -197,8 +197,8 @@ class Recorder:
         self.thread = threading.get_native_id()
         self.began = self.ended = 0
 
-    def op(self, name: str, start: int, end: int, operands: Sequence[Any], out: Any) -> None:
-        """An operation that has just ended. Called from the function that the timed call went through."""
+    def op(self, name: Any, start: int, end: int, operands: Sequence[Any], out: Any) -> None:
+        """An operation that has just ended: its name, or an object whose ``name`` and ``op`` tell it later. Called from the function that the timed call went through."""
         node = getattr(out[0] if type(out) is tuple and out else out, "_node", None)
         sequence = -1 if node is None else node._seq
         stack = user_stack(sys._getframe(2), self.stack)
