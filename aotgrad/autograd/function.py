@@ -13,6 +13,7 @@ from aotgrad.frontend.eager import Dual, Kept, make_dual, mark_view
 from aotgrad.frontend.inplace import store
 from aotgrad.frontend.rules import Rule, call_traced, fit, flavour, split_level, tensor_of, transposed_call, zeros_like
 from aotgrad.frontend.trace import Traced, current
+from aotgrad.frontend.transforms import inside_transform
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tape import FREED, FREED_TEXT, Node, SavedArray, cell_of, edge_of
@@ -38,15 +39,16 @@ class FunctionCtx:
     _for_forward: tuple[Any, ...] | None = None
     _dirty: tuple[Any, ...] = ()
     _plain: tuple[Any, ...] = ()
+    _numbers: bool = False  # in calls entered with NumPy or Python values numbers may be saved too
     _shown: tuple[Any, ...] | None = None  # what saved_tensors gives while a rule runs at some level or in a trace
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keeps tensors (or None) for ``backward``: as they are now, whatever is written into them later. Read them as ``ctx.saved_tensors``."""
-        self._to_save = _checked(tensors, "save_for_backward")
+        self._to_save = _checked(tensors, "save_for_backward", self._numbers)
 
     def save_for_forward(self, *tensors: Any) -> None:
         """Keeps tensors for ``jvp``, which reads them as ``ctx.saved_tensors``."""
-        self._for_forward = _checked(tensors, "save_for_forward")
+        self._for_forward = _checked(tensors, "save_for_forward", self._numbers)
 
     def mark_dirty(self, *args: Any) -> None:
         """Names inputs that ``forward`` changed in place; each must be returned."""
@@ -66,9 +68,9 @@ class FunctionCtx:
         return self._to_save if self._shown is None else self._shown
 
 
-def _checked(tensors: Sequence[Any], what: str) -> tuple[Any, ...]:
+def _checked(tensors: Sequence[Any], what: str, numbers: bool) -> tuple[Any, ...]:
     for i, t in enumerate(tensors):
-        if t is not None and not isinstance(t, (Tensor, np.ndarray, np.generic)):
+        if t is not None and not isinstance(t, (Tensor, np.ndarray, np.generic)) and not (numbers and type(t) in (float, int)):
             raise AotgradTypeError(f"{what} can only save variables, but argument {i} is of type {type(t).__name__}; keep other values as attributes of ctx")
     return tuple(tensors)
 
@@ -115,6 +117,7 @@ class FunctionNode(Node, FunctionCtx):
         self._results: list[tuple[tuple[Any, ...], Any, type[Any]] | None] = []
         self._slots: list[Slot] = []
         self._forward_slots: list[Slot] = []
+        self._constant: set[int] = set()  # results marked as not differentiable
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -317,6 +320,7 @@ def _apply(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNode, li
         return _apply_dual(cls, args, split)
     ctx = cls._backward_cls(len(args))
     ctx.needs_input_grad = tuple([isinstance(a, Tensor) and a._requires_grad for a in args])
+    ctx._numbers = not any(isinstance(a, Tensor) and not isinstance(a, ArrayTensor) for a in args)
     executable = modes.state.grad and any(ctx.needs_input_grad)
     kind = flavour(args) if any(isinstance(a, Tensor) for a in args) else None
     if executable:
@@ -328,6 +332,7 @@ def _apply(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNode, li
     given = [wrap(np.asarray(o), kind) if kind is ArrayTensor and isinstance(o, (np.ndarray, np.generic, float)) else o for o in (raw if many else (raw,))]
     ctx.outputs = len(given)
     _check_dirty(ctx, given)
+    ctx._constant = {j for j, o in enumerate(given) if _place(o, ctx._plain) is not None}
     outs = _wrapped(ctx, given, args, executable)
     _keep(ctx, cls, given, outs, args, executable)
     return ctx, outs, many
@@ -418,7 +423,7 @@ def _apply_dual(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNod
             args[i]._tangent = t
             made.append(args[i])
         else:
-            made.append(make_dual(o, t, level) if isinstance(o, Tensor) and o._dtype.is_differentiable and t is not None else o)
+            made.append(make_dual(o, t, level) if isinstance(o, Tensor) and o._dtype.is_differentiable and t is not None and len(made) not in ctx._constant else o)
     return ctx, made, many
 
 
@@ -431,11 +436,11 @@ def _pushed_by_backward(cls: Any, ctx: FunctionNode, primals: Sequence[Any], tan
     rule = _given(cls, "backward")
     if rule is None:
         raise _MissingError(f"You must implement {_NO_JVP}.")
-    floats = [j for j, o in enumerate(outs) if isinstance(o, Tensor) and o._dtype.is_differentiable]
+    floats = [j for j, o in enumerate(outs) if isinstance(o, Tensor) and o._dtype.is_differentiable and j not in ctx._constant]
     saved, needs = _at_level(ctx._slots, primals, outs), tuple([t is not None for t in tangents])
 
     def pull(cts: list[Any]) -> list[Any]:
-        full: list[Any] = [None] * len(outs)
+        full = [zeros_like(o) if ctx.materialize_grads and isinstance(o, Tensor) and o._dtype.is_differentiable else None for o in outs]
         for j, c in zip(floats, cts):
             full[j] = c
         with _Showing(ctx, saved, needs):
@@ -459,6 +464,7 @@ class _TracedFunction(Rule):
         self.name = f"{cls.__name__}Backward"
         self.where = [i for i, a in enumerate(args) if isinstance(a, (Tensor, np.ndarray, np.generic))]
         self.ctx = FunctionCtx()
+        self.ctx._numbers = not any(isinstance(a, Tensor) and not isinstance(a, ArrayTensor) for a in args)
         self.ctx.needs_input_grad = tuple([i in self.where and tensor_of_dtype(a) for i, a in enumerate(args)])
         rule = _given(cls, "backward")
         if rule is not None:
@@ -541,9 +547,12 @@ def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(ctx: Any, *args: Any) -> Any:
         with modes.no_grad():
             outputs = fn(ctx, *args)
-        if not modes.state.grad or not any(isinstance(a, Tensor) and a._requires_grad for a in args):
+        edges = [edge_of(a) for a in args if isinstance(a, Tensor) and a._requires_grad]
+        if inside_transform() and isinstance(ctx, Node):  # there a gradient without history would be a zero, not an error
+            edges += ctx.next_functions
+        if not modes.state.grad or not edges:
             return outputs
-        node = _ErrorNode(tuple([edge_of(a) for a in args if isinstance(a, Tensor)]))
+        node = _ErrorNode(tuple(edges))
         many = isinstance(outputs, tuple)
         made = [make_output(o._data, node, 0, type(o)._value_type) if isinstance(o, Tensor) else o for o in (outputs if many else (outputs,))]
         return tuple(made) if many else made[0]

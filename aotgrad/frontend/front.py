@@ -12,6 +12,7 @@ import numpy as np
 
 from aotgrad.ir import Builder, Loc, TensorType, Value, opdef
 from aotgrad.ir.dims import Dim, DimLike
+from aotgrad.ir.transforms.rewrite import substitute_block
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
@@ -35,6 +36,7 @@ class FrontBuilder(Builder):
         if self.trace.equal:
             for o in operands:
                 self.refresh(o)
+            regions = [substitute_block(r, self.trace.equal) for r in regions]  # traced before a size was found equal to another
         return super().emit(name, operands, attrs, regions, loc)
 
     def refresh(self, v: Value) -> Value:

@@ -76,18 +76,21 @@ def linearize_custom(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tan
     """The primal op also gives what the rules need; the linear part is one ``custom_linear``."""
     a = op.attrs
     results = pb.emit("custom", ins, {**a, "saved": True}, op.regions)
+    made = results[0].op
+    assert made is not None
     moved: list[Any] = [None] * len(op.results)
     if any(tangents[i] is not None for i in a["moving"]) and a["cts"]:
         if not any(map(present, op.regions[1:])):
             raise AotgradNotImplementedError(f"{op.loc}: {a['name']}: {a['error'] or 'neither a reverse nor a forward rule is there'}")
         pool = [*ins, *results]
         operands = [*(pool[i] for i in a["residuals"]), *(lb.zeros(ins[i]) if tangents[i] is None else tangents[i] for i in a["moving"])]
-        linear = Op("custom_linear", operands, (), {"name": a["name"], "residuals": len(a["residuals"]), "grads": a["grads"], "once": a["once"]}, op.regions[1:], op.loc)
+        linear = Op("custom_linear", operands, (), {"name": a["name"], "residuals": len(a["residuals"]), "grads": a["grads"], "once": a["once"]}, made.regions[1:],
+                    op.loc)
         found = inline(lb, forward_rule(linear), operands) if pb is lb else lb.emit("custom_linear", operands, linear.attrs, linear.regions)
         for j, t in zip(a["cts"], found):
             moved[j] = t
     if a["through"] and len(op.results) > a["outs"]:
-        moved[a["outs"]:] = _kept_tangents(pb, lb, op, ins, tangents)
+        moved[a["outs"]:] = _kept_tangents(pb, lb, made, ins, tangents)
     return results[:len(op.results)], moved
 
 
