@@ -28,6 +28,8 @@ __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 CHAINS = 4
 BLOCK = 128
 _LIGHT = 12
+_POLL = 1024
+"""Rounds of an outermost loop between two questions whether to stop."""
 
 
 class NestEmitter:
@@ -295,7 +297,7 @@ class NestEmitter:
         if self.across and level + 1 == len(self.outer_loops):
             self._outer_lanes(loop)
             return
-        with self.kb.for_(loop.low, self._high(loop)) as lp:
+        with self.kb.for_(loop.low, self._high(loop), poll=0 if level else _POLL) as lp:
             self.ivs.append((loop, lp.iv))
             if level + 1 < len(self.outer_loops):
                 for ph in self.phases:
@@ -308,7 +310,7 @@ class NestEmitter:
         kb, lanes, high = self.kb, self._width(), self._high(loop)
         rest = kb.rem(high, lanes)
         end = kb.sub(high, rest)
-        with kb.for_(0, end, lanes) as lp:
+        with kb.for_(0, end, lanes, poll=0 if len(self.outer_loops) > 1 else _POLL) as lp:
             self._lanes_here(loop, lp.iv, lanes, None)
         if isinstance(rest, int) and rest == 0:
             return
@@ -375,7 +377,7 @@ class NestEmitter:
     def _around(self, ph: Phase, li: int, low: Index, high: Index, full: dict[int, list[Value]]) -> dict[int, list[Value] | None]:
         """Loop ``li`` with what is inside it."""
         loop = ph.loops[li]
-        with self.kb.for_(low, high, init=_flat(full)) as lp:
+        with self.kb.for_(low, high, init=_flat(full), poll=0 if li or self.outer_loops else _POLL) as lp:
             self.ivs.append((loop, lp.iv))
             inner = self._inner(ph, li + 1, _unflat(full, lp.args))
             self.kb.yield_(*_flat({i: inner[i] for i in full}))
