@@ -398,7 +398,7 @@ def read(recorder: Recorder) -> EventList:
 def _title(name: Any) -> str:
     """A name; that of a public function is its own, and one for all forms of indexing."""
     if isinstance(name, str):
-        return name
+        return str(name)
     return "getitem" if name.op.name == "getitem" else str(name.name)
 
 

@@ -175,8 +175,6 @@ class State:
         self.forced: dict[Any, set[int]] = {}
         self.traces = 0
         self.callable: Any = None
-        self.instances: list[Any] = []
-        detour.register(self)
 
     def _static_names(self) -> set[Any]:
         given = self.options.static
@@ -361,18 +359,11 @@ class State:
         if specs is None:
             return
         kernel = self.program(variant).kernel
-        self.instances.append(kernel.instance(specs, True, functools.partial(self._failed, variant), npos=len(args)))
-        if not detour.paused():
-            self.callable.add_instance(self.instances[-1])
+        self.callable.add_instance(kernel.instance(specs, True, functools.partial(self._failed, variant), npos=len(args)))
 
-    def pause(self) -> None:
-        """Sends every call through Python (see ``detour``)."""
-        self.callable.clear_instances()
-
-    def resume(self) -> None:
-        """Back to the trampoline."""
-        for instance in self.instances:
-            self.callable.add_instance(instance)
+    def pause(self, on: bool) -> None:
+        """Sends every call through Python (see ``detour``), or back to the trampoline."""
+        self.callable.suspend(on)
 
     def _fast_specs(self, variant: Variant, leaves: Sequence[Any]) -> list[ArgSpec] | None:
         index = {s: i for i, s in enumerate(variant.func.symbols())}
@@ -538,6 +529,7 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     state = State(f, _identifier(title.strip("<>")), options)
     made = call.make_callable(title, state.slow, wrapped=f if hasattr(f, "__name__") else None)
     state.callable = made
+    detour.register(state)
     _attach(made, state)
     return made
 

@@ -25,17 +25,17 @@ def paused() -> bool:
 
 
 def register(state: Any) -> None:
-    """A compiled function: its ``pause`` takes the fast path off, its ``resume`` puts it back."""
-    _shared.states.add(state)
+    """A compiled function: its ``pause(True)`` takes the fast path off, ``pause(False)`` puts it back."""
+    with _shared.lock:
+        _shared.states.add(state)
+        if _shared.count:
+            state.pause(True)
 
 
 def shift(step: int) -> None:
     """One more reason (1), or one fewer (-1), in any thread."""
     with _shared.lock:
         before, _shared.count = _shared.count, _shared.count + step
-        if before == 0 and step > 0:
+        if (before == 0) != (_shared.count == 0):
             for state in list(_shared.states):
-                state.pause()
-        elif _shared.count == 0 and step < 0:
-            for state in list(_shared.states):
-                state.resume()
+                state.pause(_shared.count > 0)

@@ -58,7 +58,7 @@ def _timed(inner: Callable[..., Any], public: Any, arguments: dict[str, Any], op
         return inner(public, arguments, operands, flavour)
     start = clock()
     out = inner(public, arguments, operands, flavour)
-    recorder.op(public, start, clock(), operands, out)
+    recorder.op(public, start, clock(), operands, out, 4)  # this, run, and what called that
     return out
 
 
@@ -69,7 +69,7 @@ def _timed_maker(inner: Callable[..., Any], name: str, *args: Any) -> Any:
         return inner(name, *args)
     start = clock()
     out = inner(name, *args)
-    recorder.op(name, start, clock(), (), out)
+    recorder.op(name, start, clock(), (), out, 3)
     return out
 
 
@@ -227,7 +227,7 @@ class _Watched:
         """Runs the kernel, tells the hook, appends the events."""
         port = _port()
         kernel = self.callable(port)
-        stack = profiler.user_stack(sys._getframe(2), recorder.stack) if recorder is not None else ()
+        stack = profiler.user_stack(sys._getframe(4), recorder.stack) if recorder is not None else ()
         native = hook is None and port.native != 0
         before = (port.ctx[_HOOK], port.heard, port.regions, port.hook, port.failure)
         port.ctx[_HOOK] = port.native if native else port.python
@@ -260,19 +260,18 @@ class _Watched:
 
     def _record(self, recorder: Recorder, heard: Sequence[Sequence[int]], end: int) -> None:
         """One event per kernel; one that an error ended has no border of its own."""
-        opened: tuple[int, int] | None = None
-        for number, phase, at in heard:
+        inner, append = self.inner, recorder.append
+        number, start = -1, 0
+        for which, phase, at in heard:
             if phase == 0:
-                opened = (number, at)
-            elif opened is not None and opened[0] == number:
-                self._kernel(recorder, number, opened[1], at)
-                opened = None
-        if opened is not None:
-            self._kernel(recorder, opened[0], opened[1], end)
-
-    def _kernel(self, recorder: Recorder, number: int, start: int, end: int) -> None:
-        region, lines = self.inner[number]
-        recorder.append((profiler.KERNEL, region.name, start, end, (), None, 0, -1, lines))
+                number, start = which, at
+            elif which == number:
+                region, lines = inner[number]
+                append((profiler.KERNEL, region.name, start, at, (), None, 0, -1, lines))
+                number = -1
+        if number >= 0:
+            region, lines = inner[number]
+            append((profiler.KERNEL, region.name, start, end, (), None, 0, -1, lines))
 
 
 def _joined(ops: Sequence[str]) -> str:

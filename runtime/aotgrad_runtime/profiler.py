@@ -197,11 +197,11 @@ class Recorder:
         self.thread = threading.get_native_id()
         self.began = self.ended = 0
 
-    def op(self, name: Any, start: int, end: int, operands: Sequence[Any], out: Any) -> None:
-        """An operation that has just ended: its name, or an object whose ``name`` and ``op`` tell it later. Called from the function that the timed call went through."""
+    def op(self, name: Any, start: int, end: int, operands: Sequence[Any], out: Any, depth: int) -> None:
+        """An operation that has just ended: its name, or an object whose ``name`` and ``op`` tell it later. ``depth``: how many callers are surely not the user's."""
         node = getattr(out[0] if type(out) is tuple and out else out, "_node", None)
         sequence = -1 if node is None else node._seq
-        stack = user_stack(sys._getframe(2), self.stack)
+        stack = user_stack(sys._getframe(depth), self.stack)
         shapes = [_shape(x) for x in operands] if self.shapes else None
         self.append((OP, name, start, end, stack, shapes, new_bytes(out, operands) if self.memory else 0, sequence, None))
 
@@ -211,7 +211,7 @@ class Recorder:
         start = clock()
         grads = apply(node, cts)
         end = clock()
-        self.append((NODE, str(node.name), start, end, (), shapes, new_bytes(grads, cts) if self.memory else 0, node._seq, None))
+        self.append((NODE, node.name, start, end, (), shapes, new_bytes(grads, cts) if self.memory else 0, node._seq, None))
         return grads
 
     def leaf(self, finish: Callable[..., Any], run: Any, node: Any) -> None:
@@ -219,7 +219,7 @@ class Recorder:
         shapes = [_shape(node.variable)] if self.shapes else None
         start = clock()
         finish(run, node)
-        self.append((NODE, str(node.name), start, clock(), (), shapes, 0, -1, None))
+        self.append((NODE, node.name, start, clock(), (), shapes, 0, -1, None))
 
 
 def start(recorder: Recorder) -> None:

@@ -33,6 +33,7 @@ class Function(Protocol):
     def add_instance(self, instance: Instance, *, first: bool = False) -> None: ...
     def clear_instances(self) -> None: ...
     def instances(self) -> tuple[Instance, ...]: ...
+    def suspend(self, on: bool) -> None: ...
 
 
 class _Entry:
@@ -48,6 +49,7 @@ class _State:
     def __init__(self, reduce: Callable[[Any], Any] | None) -> None:
         self.packed: list[Any] = []
         self.retired: list[Any] = []
+        self.suspended = False
         self.reduce = reduce
 
 
@@ -86,9 +88,20 @@ def clear_instances(self: Any) -> None:
         _link(loaded, self, state)
 
 
+def suspend(self: Any, on: bool) -> None:
+    """Sends every call to the fallback (True), or back to the instances (False): they are kept, and more may be added meanwhile."""
+    state = _state_of(self)
+    state.suspended = bool(on)
+    if not isinstance(self, PlainFunction):
+        loaded = machine()
+        assert loaded is not None
+        _link(loaded, self, state)
+
+
 def instances(self: Any) -> tuple[Instance, ...]:
-    """The instances, in the order they are tried."""
-    return tuple(entry.instance for entry in _state_of(self).packed)
+    """The instances, in the order they are tried; none while the function is suspended."""
+    state = _state_of(self)
+    return () if state.suspended else tuple(entry.instance for entry in state.packed)
 
 
 def _link(loaded: Machine, function: Any, state: _State) -> None:
@@ -97,7 +110,7 @@ def _link(loaded: Machine, function: Any, state: _State) -> None:
     loaded.set(function, "scratch", max([p.scratch for p in chain], default=16))
     for packed, following in zip(chain, [*(p.address for p in chain[1:]), 0]):
         packed.set_word("next", following)
-    loaded.set(function, "head", chain[0].address if chain else 0)
+    loaded.set(function, "head", chain[0].address if chain and not state.suspended else 0)
 
 
 def _repr(self: Any) -> str:
@@ -115,7 +128,7 @@ def _reduce(self: Any, protocol: int = 0) -> Any:
 
 
 _METHODS: dict[str, Any] = {
-    "add_instance": add_instance, "clear_instances": clear_instances, "instances": instances, "__repr__": _repr, "__reduce_ex__": _reduce,
+    "add_instance": add_instance, "clear_instances": clear_instances, "instances": instances, "suspend": suspend, "__repr__": _repr, "__reduce_ex__": _reduce,
 }
 
 

@@ -74,7 +74,7 @@ class PlainFunction:
         return self if obj is None else types.MethodType(self, obj)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
+        if not kwargs and not self._state.suspended:
             for packed in tuple(self._state.packed):
                 found = match(packed.instance, args)
                 if isinstance(found, Matched):
