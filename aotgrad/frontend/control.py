@@ -190,13 +190,15 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     trace = current()
     assert trace is not None
     lower, upper = plain_size(lower), plain_size(upper)
-    count = dims.maximum(upper - lower, 0)
+    cls = traced_class(tree_flatten(init)[0])
     b = builder_of(trace)
-    numbers = b.iota(shape=(count,), dim=0, dtype=int64)
-    if lower != 0:
-        numbers = b.add(numbers, b.broadcast(as_value(lower, trace), shape=(count,), dims=()))
-    index = traced_class(tree_flatten(init)[0])._of(trace, numbers)
-    return scan(lambda c, i: (body(i, c), None), init, index)[0]
+    start = cls._of(trace, b.to_dtype(as_value(lower, trace), int64))  # the counter is a carry: numbers of all steps would be an array
+
+    def step(carry: Any, _: Any) -> Any:
+        i, c = carry
+        return (dispatch.call(dispatch.TORCH["add"], (i, 1), {}), body(i, c)), None
+
+    return scan(step, (start, init), None, length=dims.maximum(upper - lower, 0))[0][1]
 
 
 def map_(f: Callable[[Any], Any], xs: Any) -> Any:

@@ -116,6 +116,8 @@ def _bad(public: Public, x: Any) -> AotgradTypeError:
 # ---- traced -----------------------------------------------------------------------------------------------------------------------
 
 def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour, trace: Trace) -> Any:
+    if current() is None:
+        raise AotgradTypeError(f"{user_loc()}: a value traced in {trace.name!r} is used outside the call that made it; return it from the function instead of keeping it")
     b = FrontBuilder(trace, flavour.torch, user_loc())
     wrapped = [_traced_operand(public, x, trace) for x in operands]
     results = emit_public(public, b, _replaced(public, arguments, wrapped))

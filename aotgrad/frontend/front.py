@@ -37,7 +37,13 @@ class FrontBuilder(Builder):
             for o in operands:
                 self.refresh(o)
             regions = [substitute_block(r, self.trace.equal) for r in regions]  # traced before a size was found equal to another
+            attrs = {k: self._canonical(v) for k, v in attrs.items()} if attrs else attrs
         return super().emit(name, operands, attrs, regions, loc)
+
+    def _canonical(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._canonical(v) for v in value)
+        return self.trace.canonical(value) if isinstance(value, Dim) else value
 
     def refresh(self, v: Value) -> Value:
         """Rewrites the sizes in a value's type that were found equal to others."""
@@ -253,7 +259,7 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
         better = _located(error, b.loc, public.name)
         if better is error:
             raise
-        raise better from error
+        raise better from None  # the chain is searched for its innermost error: that must be the one with the line
 
 
 def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
