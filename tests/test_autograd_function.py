@@ -216,8 +216,8 @@ def test_the_node_is_named_after_the_function() -> None:
         x, y = pair(m)
         z = of(m).Mul.apply(x, y)
         edges = [type(n).__name__ for n, _ in z.grad_fn.next_functions]
-        return z.grad_fn.name(), repr(z).partition("grad_fn=")[2], edges, z.grad_fn.saved_tensors[0] is x,
-        [n.variable is v for (n, _), v in zip(z.grad_fn.next_functions, (x, y))]
+        owners = [n.variable is v for (n, _), v in zip(z.grad_fn.next_functions, (x, y))]
+        return z.grad_fn.name(), repr(z).partition("grad_fn=")[2], edges, z.grad_fn.saved_tensors[0] is x, owners
 
     assert same(lines) == ("MulBackward", "<MulBackward>)", ["AccumulateGrad", "AccumulateGrad"], True, [True, True])
 

@@ -418,7 +418,7 @@ def _check_inputs(inputs: tuple[Any, ...]) -> list[int]:
             warnings.warn(f"Input #{i} requires gradient and is not a double precision floating point or complex. This check will likely fail if all the inputs are "
                           f"not of double "
                           "precision floating point or complex. ", stacklevel=4)
-        if any(step == 0 and n > 1 for step, n in zip(x._data.strides, x._data.shape)):
+        if x._data.size and any(step == 0 and n > 1 for step, n in zip(x._data.strides, x._data.shape)):
             raise AotgradRuntimeError(f"The {i}th input has a dimension with stride 0. gradcheck only supports inputs that are non-overlapping to be able to compute "
                                       f"the numerical "
                                       "gradients correctly. You should call .contiguous on the input before passing it to gradcheck.")

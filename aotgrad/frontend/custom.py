@@ -161,7 +161,7 @@ class _RuleNode(Node):
         else:
             leaves, tree = residuals
             grads = call.reverse(tree_unflatten(tree, [_value(k) for k in leaves]), full)
-        return tuple([None if g is None or edge[0] is None else fit(tensor_of(g, cls), tensor_of(x, cls), self.name, i)
+        return tuple([None if g is None or edge[0] is None else fit(tensor_of(g, cls), tensor_of(x, cls), self.name, i, exact=True)
                       for i, (g, x, edge) in enumerate(zip(grads, values, self.next_functions))])
 
 
@@ -237,9 +237,11 @@ class _Custom:
             outs = call_traced(arrays, _TracedCall(call))
             return tree_unflatten(call.out_tree, outs)
         if any(isinstance(x, Dual) for x in arrays):
-            return tree_unflatten(call.out_tree, self._pushed(call, arrays))
+            outs = self._pushed(call, arrays)
+            return tree_unflatten(call.out_tree, outs)
         if modes.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in arrays):
-            return tree_unflatten(call.out_tree, self._recorded(call, arrays))
+            outs = self._recorded(call, arrays)
+            return tree_unflatten(call.out_tree, outs)
         return self.fun(*args, **kwargs)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -283,7 +285,8 @@ class _Custom:
         floats = [o if o._dtype.is_differentiable else None for o in outs]
         if self.jvp is not None:
             full = [zeros_like(tensor_of(x, cls)) if t is None and tensor_of(x, cls)._dtype.is_differentiable else t for x, t in zip(primals, tangents)]
-            moved = [None if t is None else fit(tensor_of(t, cls), o, self.name, j, "tangent") for j, (t, o) in enumerate(zip(call.push(primals, full), outs))]
+            moved = [None if t is None else fit(tensor_of(t, cls), o, self.name, j, "tangent", exact=True) for j,
+                     (t, o) in enumerate(zip(call.push(primals, full), outs))]
         else:
             residuals = call.forward(primals)[1]
             likes = [o for o in floats if o is not None]

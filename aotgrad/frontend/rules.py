@@ -42,12 +42,12 @@ class Rule:
     pushed: Callable[[list[Any]], list[Any]] | None = None  # tangents of all operands (None: no derivative) -> tangents of all results
 
 
-def fit(g: Any, like: Any, name: str, place: int, what: str = "gradient") -> Any:
-    """A gradient in the shape and dtype of its input: broadcast dims are summed, as torch does."""
+def fit(g: Any, like: Any, name: str, place: int, what: str = "gradient", exact: bool = False) -> Any:
+    """A gradient in the shape and dtype of its input: broadcast dims are summed, as torch does, or refused (``exact``)."""
     shape, target = tuple(g.shape), tuple(like.shape)
     if shape != target:
         lead = len(shape) - len(target)
-        if lead < 0 or any(t != 1 and not _same(s, t) for s, t in zip(shape[lead:], target)):
+        if exact or lead < 0 or any(t != 1 and not _same(s, t) for s, t in zip(shape[lead:], target)):
             raise AotgradRuntimeError(f"Function {name} returned an invalid {what} at index {place} - got {list(shape)} but expected shape compatible with "
                                       f"{list(target)}")
         dims = [*range(lead), *(lead + i for i, t in enumerate(target) if t == 1 and not _same(shape[lead + i], 1))]
@@ -135,7 +135,7 @@ def _trace_rules(rule: Rule, inner: Trace, cls: type[Any], flat: Sequence[Any], 
             full[j] = c
         grads = rule.reverse(full)
         parts.grads = [k for k, i in enumerate(moving) if grads[i] is not None]
-        return [fit(_traced(grads[moving[k]], cls), flat[moving[k]], rule.name, moving[k]) for k in parts.grads]
+        return [fit(_traced(grads[moving[k]], cls), flat[moving[k]], rule.name, moving[k], exact=rule.through) for k in parts.grads]
 
     def pushed(*ts: Any) -> list[Any]:
         assert rule.pushed is not None
@@ -144,7 +144,7 @@ def _trace_rules(rule: Rule, inner: Trace, cls: type[Any], flat: Sequence[Any], 
             full[i] = t
         found = rule.pushed(full)
         like = [cls._of(inner, o) for o in outs]
-        return [_zeros(like[j], cls) if found[j] is None else fit(_traced(found[j], cls), like[j], rule.name, j, "tangent") for j in parts.cts]
+        return [_zeros(like[j], cls) if found[j] is None else fit(_traced(found[j], cls), like[j], rule.name, j, "tangent", rule.through) for j in parts.cts]
 
     here = [outs[j].type for j in parts.cts]
     there = [inner.block.args[i].type for i in moving]

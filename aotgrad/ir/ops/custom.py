@@ -7,7 +7,7 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradTypeError
 
-from ..opdef import REQUIRED, Linearize, OpDef, Sample, register
+from ..opdef import REQUIRED, Kernel, Linearize, OpDef, Sample, register
 from ..transforms import custom as rules
 from ..types import TensorType
 
@@ -44,11 +44,10 @@ def _no_samples() -> Iterable[Sample]:
 register(OpDef(
     "custom", "A program (region 0: operands -> results, then kept values) with the user's forward rule (region 1) and reverse rule (region 2); an empty one follows "
               "from the other.",
-    ("values*",), _custom_rule, None, Linearize(rules.linearize_custom), None,
+    ("values*",), _custom_rule, None, Linearize(rules.linearize_custom), Kernel("custom"),
     {"name": REQUIRED, "outs": REQUIRED, "moving": (), "cts": (), "residuals": (), "grads": (), "through": False, "saved": False, "once": "", "error": ""}, _no_samples,
     layouts="any", regions=3, outputs=("values*",)))
 register(OpDef(
     "custom_linear", "The user's rule in a linear part: (residuals, tangents) -> tangents; region 0 is the forward rule, region 1 the reverse rule.", ("values*",),
-    _linear_rule,
-    None, Linearize(rules.linearize_linear, rules.transpose_linear), None, {"name": REQUIRED, "residuals": REQUIRED, "grads": (), "once": ""}, _no_samples, layouts="any",
-    regions=2, outputs=("values*",)))
+    _linear_rule, None, Linearize(rules.linearize_linear, rules.transpose_linear), Kernel("custom"),
+    {"name": REQUIRED, "residuals": REQUIRED, "grads": (), "once": ""}, _no_samples, layouts="any", regions=2, outputs=("values*",)))
