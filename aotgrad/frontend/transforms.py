@@ -22,6 +22,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import dispatch, eager
 from .eager import Dual, levels, make_dual
+from .front import FrontBuilder
 from .program import Program
 from .promotion import python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
@@ -539,7 +540,8 @@ class _Inline:
             _check_float(leaves, f"argument {i}")
         self.leaves = [x for leaves, _ in self.trees for x in leaves]
         self.on = [_differentiable(x) for x in self.leaves]
-        values = [as_value(x, trace) if is_leaf_array(x) else None for x in self.leaves]
+        self.b = builder_of(trace)
+        values = [self.b.refresh(as_value(x, trace)) if is_leaf_array(x) else None for x in self.leaves]
         kept = [v for v in values if v is not None]
         self.arrays = [x for x, v in zip(self.leaves, values) if v is not None]
         self.cls = traced_class([*self.leaves, *tree_flatten([args, kwargs])[0]])
@@ -557,7 +559,6 @@ class _Inline:
         flat_tree = tree_flatten(tuple(kept))[1]
         weak = [type(x) is float or getattr(x, "_weak", False) for x in self.arrays]
         self.sub = Sub(_name(f), fn, flat_tree, [v.type for v in kept], self.cls, weak)
-        self.b = builder_of(trace)
         self.ins = [self.b.refresh(v) for v in [*kept, *self.sub.lifted_values()]]
         live = iter(self.on)
         self.active = [next(live) for _ in kept] if len(kept) == len(self.on) else [_differentiable(x) for x in self.arrays]
@@ -568,7 +569,8 @@ class _Inline:
         """Appends the primal; the linear part stays aside."""
         self.aside = Block()
         self.tangents = [Value(x.type) if on else None for x, on in zip(self.ins, self.active)]
-        lb = FrontLinear(self.aside)
+        lb = FrontBuilder(self.trace, True, None)
+        lb.block = self.aside
         self.outs, self.out_tangents = differentiate(self.b, lb, self.block, self.ins, self.tangents)
 
     def wrapped(self, v: Value) -> Any:
@@ -589,10 +591,6 @@ class _Inline:
             out.append(tree_unflatten(tree, full[at:at + len(leaves)]))
             at += len(leaves)
         return out
-
-
-class FrontLinear(Builder):
-    """The builder of a linear part."""
 
 
 def _traced_grad(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, has_aux: bool) -> Any:

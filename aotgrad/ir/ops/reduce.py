@@ -99,6 +99,7 @@ def _nonempty(b: Any, x: Any, dims: Sequence[int], name: str) -> None:
     for d in dims:
         if b.trace.example(x.type.shape[d]) == 0:
             raise AotgradValueError(f"{name} over the empty dim {d} of {x.type} has no value; give at least one element")
+        b.trace.at_least(x.type.shape[d], 1)
 
 
 def _extremum_front(arg: str, full: str, pair: str) -> Any:
