@@ -1,0 +1,103 @@
+"""The table over every road: each op and sample compiled, laid out, in C form, by users' calls, against the interpreter, NumPy, and the complex step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import native_table
+import numpy as np
+import oracles
+import pytest
+import user_table
+
+from aotgrad.ir import opdef
+from aotgrad.ir.transforms.cleanup import standard
+
+OPS = [op.name for op in opdef.all_ops().values() if not op.regions]
+FLOAT_OPS = [n for n in OPS if any(np.asarray(x).dtype == np.float64 for s in (opdef.get(n).samples or tuple)() for x in s.operands)]
+# One op per kernel family; the C form is a wrapper around the same kernels.
+C_FORM = ("add", "where", "tanh", "softplus", "cast", "sum", "prod", "amax", "argmax", "cumsum", "cumprod", "recurrence", "dot", "matmul", "einsum", "reshape", "permute", "slice", "insert",
+          "concatenate", "take", "scatter", "scatter_add", "relayout", "softmax", "logsumexp", "var", "getitem", "setitem", "constant", "iota", "isnan")
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_compiled_float64(name: str) -> None:
+    """Value, VJP, JVP and VJP of VJP between guard pages, on samples and on other sizes."""
+    assert native_table.check_op(name) > 0
+
+
+@pytest.mark.parametrize("name", FLOAT_OPS)
+def test_compiled_float32(name: str) -> None:
+    assert native_table.check_op(name, np.float32) > 0
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_layouts(name: str) -> None:
+    """channels_last at rank 4, Fortran order below: as compiled kernels, values and cotangents."""
+    native_table.check_layouts(name)
+
+
+@pytest.mark.parametrize("name", C_FORM)
+def test_c_form(name: str) -> None:
+    native_table.check_c_form(name)
+
+
+@pytest.mark.parametrize("name", oracles.composites())
+def test_composite_has_the_value_of_numpy(name: str) -> None:
+    oracles.check_value(name)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_complex_step(name: str) -> None:
+    """Forward mode, and forward over reverse, to rounding."""
+    oracles.check_types(name)
+    oracles.check_complex_step(name)
+
+
+@pytest.mark.parametrize("kink", oracles.KINKS, ids=lambda k: k.name)
+def test_kink(kink: oracles.Kink) -> None:
+    """Published derivatives at kinks and singular points, by the interpreter and as kernels, in both modes."""
+    oracles.check_kink(kink)
+
+    def compiled(func: Any, *arrays: Any) -> list[Any]:
+        out = native_table.natives({"f": standard(func)})["f"](*arrays, guard=True)
+        return list(out) if isinstance(out, tuple) else [out]
+
+    oracles.check_kink(kink, compiled)
+
+
+@pytest.mark.parametrize("name", user_table.public())
+def test_as_users_call_it(name: str) -> None:
+    """Eager and compiled, any strides, tape, reverse and forward."""
+    for i, (f, xs) in enumerate(user_table.rows(name)):
+        user_table.check_row(f, xs, f"{name}[{i}]")
+
+
+def test_most_sizes_are_symbols() -> None:
+    """Static kernels only where the op's attributes fix the sizes."""
+    static = {c.op.name for name in OPS for c in native_table.cases(opdef.get(name)) if not c.symbolic and any(x.ndim for x in c.arrays)}
+    assert static <= {"view", "flatten", "reshape", "broadcast"}, static
+
+
+OVERRUN = """
+import sys
+sys.path.insert(0, {tests!r})
+from lowering_harness import Guarded
+import ctypes, faulthandler
+at_end = sys.argv[1] == "end"
+g = Guarded(40, at_end, 8)
+ctypes.memset(g.address, 1, 40)
+print("inside", flush=True)
+ctypes.memset(g.address + (40 if at_end else -1), 1, 1)
+print("outside", flush=True)
+"""
+
+
+@pytest.mark.parametrize("side", ["end", "start"])
+def test_guard_pages_catch_one_byte(side: str) -> None:
+    """What makes the runs above mean something: a byte beyond either end of a guarded buffer ends the process."""
+    run = subprocess.run([sys.executable, "-c", OVERRUN.format(tests=str(Path(__file__).parent)), side], capture_output=True, text=True)
+    assert run.returncode == -11 and run.stdout.split() == ["inside"], (run.returncode, run.stdout, run.stderr)
