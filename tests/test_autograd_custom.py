@@ -172,6 +172,16 @@ def test_rules_in_loops(wrap: Callable[..., Any]) -> None:
         np.testing.assert_allclose(wrap(d(total(sin_times)))(rows), d(total(sin_times.fun))(rows), rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.parametrize("derivative", [ag.grad, ag.jacfwd, ag.jacrev, ag.hessian])
+def test_other_layouts_in_compiled_code(derivative: Callable[..., Any]) -> None:
+    x = np.linspace(0.1, 0.9, 6).reshape(2, 3)
+    f = lambda x: ag.sum(sin_times(x, x * x) ** 2)
+    compiled = ag.compile(derivative(f))
+    want = derivative(lambda x: ag.sum(sin_times.fun(x, x * x) ** 2))(x)
+    for given in (x, np.asfortranarray(x), x[::-1][::-1]):
+        np.testing.assert_allclose(compiled(given), want, rtol=1e-12)
+
+
 def test_a_missing_rule_says_what_to_write() -> None:
     f = ag.custom_vjp(lambda x: x * 2.0)
     assert f(3.0) == 6.0

@@ -11,7 +11,7 @@ import numpy as np
 
 from aotgrad.ir import Block, Builder, TensorType, Value
 from aotgrad.ir.transforms.differentiate import differentiate, linearize_func, transpose_into
-from aotgrad.ir.transforms.rewrite import close_over, decompose_block, free_values
+from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block, free_values
 from aotgrad.ir.transforms.stabilise import stabilise_block
 from aotgrad_runtime import engine
 from aotgrad_runtime.arrays import DTYPES, native
@@ -651,18 +651,28 @@ def _one_hot(b: Any, i: Value, t: TensorType) -> Value:
     """The basis vector number ``i`` of a type."""
     flat = b.iota(shape=(t.size,), dim=0, dtype=int64)
     hot = b.to_dtype(b.eq(flat, b.broadcast(i, shape=(t.size,), dims=())), t.dtype)
-    return b.to_shape(hot, t.shape)  # type: ignore[no-any-return]
+    return _in_layout(b, b.to_shape(hot, t.shape), t.layout)
 
 
 def _sweep(run: _Inline, count: Any, body: Callable[[Builder, Value], list[Value]]) -> list[Value]:
     """Runs ``body`` for i = 0 .. count-1 in one scan; results are stacked in front."""
     aside = Block()
     i = Value(TensorType((), int64))
-    outs = body(Builder(aside), i)
-    free = [v for v in free_values(aside.ops, outs, [i])]
-    block = close_over(aside.ops, [*free, i], outs)
+    b = Builder(aside)
+    outs = [_in_layout(b, o, None) for o in body(b, i)]  # a scan takes and stacks row-major arrays
+    free = free_values(aside.ops, outs, [i])
+    given = [_in_layout(run.b, v, None) for v in free]
+    block = Block([*(v.type for v in given), i.type])
+    inner = Builder(block)
+    env = {v: _in_layout(inner, a, v.type.layout) for v, a in zip([*free, i], block.args)}
+    copy_ops(inner, aside.ops, env)
+    block.outputs = [env[o] for o in outs]
     numbers = run.b.iota(shape=(count,), dim=0, dtype=int64)
-    return list(run.b.emit("scan", [*free, numbers], {"consts": len(free), "carry": 0, "length": count}, (block,)))
+    return list(run.b.emit("scan", [*given, numbers], {"consts": len(free), "carry": 0, "length": count}, (block,)))
+
+
+def _in_layout(b: Builder, v: Value, layout: Any) -> Value:
+    return v if v.type.layout == layout else b.relayout(v, layout=layout)  # type: ignore[no-any-return]
 
 
 def _traced_jacobian(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, reverse: bool) -> Any:
