@@ -129,10 +129,12 @@ def cases(op: opdef.OpDef, dtype: Any = np.float64) -> list[Case]:
 
 
 def in_range(func: Func, env: Mapping[str, int]) -> bool:
-    """Whether every size is at least 0 and every slice and insert stays inside its array (what tracing guarantees and a kernel does not check)."""
+    """Whether no size is negative, reshapes keep the number of elements, and slices and inserts stay inside (what tracing guards and a kernel does not check)."""
     whole = substitute_func(decompose_func(func), env)
     for op in walk(whole.body):
         if any(isinstance(n, int) and n < 0 for r in op.results for n in r.type.shape):
+            return False
+        if op.name == "reshape" and op.operands[0].type.size != op.results[0].type.size:
             return False
         if op.name in ("slice", "insert", "insert_add"):
             inner = op.results[0].type.shape if op.name == "slice" else op.operands[1].type.shape
