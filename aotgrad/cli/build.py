@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aotgrad as ag
+from aotgrad.frontend import aot
 from aotgrad_runtime.errors import AotgradValueError
 
 __all__ = ["add_parser", "function_named", "run"]
@@ -29,7 +29,7 @@ def add_parser(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument("--out", default="build", metavar="DIR", help="folder for the files (default: build)")
     p.add_argument("--name", help="name of the library and prefix of its functions (default: the function's)")
     p.add_argument("--target", default="native", help="native, x86-64-v3, x86-64-v4 or aarch64-linux-gnu (default: native)")
-    p.add_argument("--emit", default=None, metavar="KINDS", help=f"comma-separated: {', '.join(EMIT)} (default: so,a,h)")
+    p.add_argument("--emit", default=None, metavar="KINDS", help=f"comma-separated: {', '.join(EMIT)} (default: so,a,o,h)")
     p.add_argument("--no-malloc", action="store_true", help="refuse code that would need malloc")
     p.add_argument("--threads", action="store_true", help="code that can use a pool of threads")
     p.set_defaults(run=run)
@@ -47,9 +47,6 @@ def run(a: argparse.Namespace) -> None:
             options[key] = True
     if a.emit:
         options["emit"] = tuple(k.strip() for k in a.emit.split(","))
-    aot: Any = getattr(ag, "aot", None)
-    if aot is None:
-        raise AotgradValueError(f"{a.function}: this version of aotgrad has no ahead-of-time build yet")
     print(aot.build(f, a.arg, out=a.out, target=a.target, **options))
 
 
