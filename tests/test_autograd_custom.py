@@ -135,6 +135,19 @@ def test_trees_integers_and_none(wrap: Callable[..., Any]) -> None:
 
 
 @Both
+def test_results_that_are_not_used_and_inputs_that_are_returned(wrap: Callable[..., Any]) -> None:
+    f = ag.custom_vjp(lambda x: (x, x * x))
+    f.defvjp(lambda x: ((x, x * x), x), lambda x, g: (g[0] * 10.0 + g[1] * 200.0 * x,))
+    assert float(wrap(ag.grad(lambda x: f(x)[0] * 1.0))(3.0)) == 10.0
+    assert float(wrap(ag.grad(lambda x: f(x)[1] * 1.0))(3.0)) == 600.0
+    x = ag.tensor([1.0, 2.0], requires_grad=True)
+    same = wrap(f)(x)[0]
+    assert not np.shares_memory(same.detach().numpy(), x.detach().numpy())
+    same.sum().backward()
+    assert x.grad.tolist() == [10.0, 10.0]
+
+
+@Both
 def test_nondiff_argnums_defaults_and_defjvps(wrap: Callable[..., Any]) -> None:
     power = ag.custom_vjp(lambda n, x: x ** n, nondiff_argnums=(0,))
     power.defvjp(lambda n, x: (x ** n, x), lambda n, x, g: (100.0 * n * x * g,))

@@ -487,6 +487,37 @@ def test_second_derivatives_differentiate_the_rule(wrap: Callable[..., Any], mak
 
 
 @Both
+def test_none_for_a_slot_of_its_own(wrap: Callable[..., Any]) -> None:
+    half = of(ag).Half.apply
+    assert wrap(ag.grad(half, argnums=(0, 1)))(3.0, 5.0) == (0.0, 3.0)
+    assert wrap(lambda x, y: ag.jvp(half, (x, y), (1.0, 0.0)))(3.0, 5.0) == (15.0, 0.0)
+    assert wrap(lambda x, y: ag.jvp(half, (x, y), (0.0, 1.0)))(3.0, 5.0) == (15.0, 3.0)
+    assert wrap(ag.jacrev(ag.grad(half, argnums=1)))(3.0, 5.0) == 1.0  # the rule's own derivative
+    assert wrap(ag.grad(lambda x: ag.grad(half, argnums=1)(x * 1.0, 5.0) * 1.0))(3.0) == 1.0
+
+
+@Both
+def test_gradients_of_broadcast_inputs_are_summed(wrap: Callable[..., Any]) -> None:
+    class Add(ag.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, b: Any) -> Any:
+            return x + b
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g, g
+
+    weights = np.arange(6.0).reshape(2, 3)
+    f = lambda x, b: ag.sum(Add.apply(x, b) * weights)
+    for shape in ((3,), (1, 3), (2, 1), (1, 1), ()):
+        b = np.zeros(shape)
+        want = ag.grad(lambda b: ag.sum((np.zeros((2, 3)) + b) * weights))(b)
+        got = wrap(ag.grad(f, argnums=1))(np.zeros((2, 3)), b)
+        assert np.shape(got) == shape
+        np.testing.assert_array_equal(got, want)
+
+
+@Both
 def test_rules_inside_loops_and_branches(wrap: Callable[..., Any]) -> None:
     mul = of(ag).Mul
     rows = np.linspace(0.2, 1.2, 6).reshape(3, 2)

@@ -66,6 +66,15 @@ def test_every_call_beside_torch(case: str, name: str) -> None:
         same(functools.partial(run, case=case, name=name, options=options), 60)
 
 
+def test_strict_finds_structural_zeros_and_names_them() -> None:
+    with pytest.raises(RuntimeError, match="Output 1 of the user-provided function is independent of input 1"):
+        run(ag, "scalar of two", "hessian", (False, True, False))
+    with pytest.raises(RuntimeError, match="The jacobian of the user-provided function is independent of input 0.*when create_graph=True"):
+        functional(ag).vjp(lambda x: x * 2, f64(ag, X), f64(ag, X), create_graph=True, strict=True)
+    with pytest.raises(RuntimeError, match="The hessian of the user-provided function is independent of input 0.*when create_graph=True"):
+        functional(ag).vhp(lambda x: (x * x).sum(), f64(ag, X), f64(ag, X), create_graph=True, strict=True)
+
+
 def test_jacobian_structures_and_values() -> None:
     x, y = f64(ag, X), f64(ag, Y)
     found = functional(ag).jacobian(lambda x, y: (ag.matmul(y, x), x.sum()), (x, y))

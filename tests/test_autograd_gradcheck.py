@@ -146,6 +146,16 @@ def test_a_backward_that_cannot_take_none_is_found() -> None:
     assert verdict(lambda m: m.autograd.gradcheck(ALL[m.__name__].NoneIntolerant.apply, (t(m, A),)))[:2] == ("error", ("TypeError",))
 
 
+def test_a_backward_that_is_not_linear_at_zero_is_found() -> None:
+    class Affine(ALL["aotgrad"].Right):  # type: ignore[name-defined,misc]
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * ctx.saved_tensors[0] * 2 + (0.0 if g.abs().sum().item() else 1.0)
+
+    with pytest.raises(GradcheckError, match="backward not multiplied by grad_output"):
+        ag.autograd.gradcheck(Affine.apply, (t(ag, A),))
+
+
 def test_tolerances_and_switches() -> None:
     for options in ({"atol": 10.0}, {"rtol": 0.1}):
         assert verdict(lambda m: m.autograd.gradcheck(ALL[m.__name__].WrongFactor.apply, (t(m, A),), **options)) == (True, 0)  # noqa: B023
