@@ -106,7 +106,7 @@ def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
         raise found from None
     if not leaves:
         raise AotgradTypeError(f"{name} returns nothing; return arrays or numbers")
-    func = substitute_func(Func(name, here.block), {k: here.canonical(v) for k, v in here.equal.items()})
+    func = substitute_func(Func(name, here.block), here.replaced())
     return Program(standard(Stabilise()(func)), tuple(_result_names(tree_out)), tuple(_guards(here, declared)))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.codegen import driver
-from aotgrad.ir import Func, Layout, TensorType, Value, dims, interp
+from aotgrad.ir import Func, Layout, TensorType, dims, interp
 from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad.ir.transforms.stabilise import Stabilise
@@ -22,7 +22,7 @@ from aotgrad_runtime import call
 from aotgrad_runtime.arrays import DTYPES, native
 from aotgrad_runtime.call import ArgSpec, Sym
 from aotgrad_runtime.dtypes import DType, float64, int64
-from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import anomaly, detour, eager, kernels, profiling, sources
@@ -472,7 +472,7 @@ def _np_dtype(x: Any) -> DType:
 
 def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[_Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool) -> Variant:
     from_trace = Func(_identifier(trace.name), dce_block(trace.block))
-    func = substitute_func(from_trace, {k: trace.canonical(v) for k, v in trace.equal.items()})
+    func = substitute_func(from_trace, trace.replaced())
     func = standard(Stabilise()(func))
     hidden = [(obj, sources.locate(obj, f, holders)) for obj, _ in trace.captured.values()]
     guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]

@@ -300,7 +300,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     trace.block.outputs = list(many)
     order = _argument_order(trace, dtypes, wrapped)
     trace.block.args = [trace.block.args[i] for i in order]
-    func = substitute_func(Func(public.op.name, trace.block), trace.equal)
+    func = substitute_func(Func(public.op.name, trace.block), trace.replaced())
     structure = None if not isinstance(results, tuple) else type(results)
     return Program(func, public.node_name, view=view_of(public, results, arguments, flavour.torch)), structure, dtypes
 

@@ -95,7 +95,7 @@ class Sub:
         except AotgradError as error:
             found = unwrap_error(error)
             raise found from (None if found is error else error)
-        self.block: Block = substitute_block(self.trace.block, self.trace.equal) if self.trace.equal else self.trace.block
+        self.block: Block = substitute_block(self.trace.block, self.trace.replaced()) if self.trace.equal else self.trace.block
         self.lifted = [x for x, _ in self.trace.lifted.values()]
 
     def lifted_values(self) -> list[Value]:

@@ -130,6 +130,10 @@ class Trace:
             d = new
         return d
 
+    def replaced(self) -> dict[str, DimLike]:
+        """What each size that was found equal to another is in the end (chains followed)."""
+        return {k: self.canonical(v) for k, v in self.equal.items()}
+
     def example(self, d: DimLike) -> int | None:
         """The number of a size in the first call, if known."""
         d = self.canonical(d)
