@@ -59,6 +59,12 @@ def natives(funcs: Mapping[str, Func]) -> dict[str, Native]:
     return {name: Native(f, name, library) for name, f in known.items()}
 
 
+def run_compiled(func: Func, *arrays: Any) -> list[Any]:
+    """``interp.run``, but compiled."""
+    out = natives({"f": standard(func)})["f"](*arrays, guard=True)
+    return list(out) if isinstance(out, tuple) else [out]
+
+
 # ---- rows ---------------------------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)

