@@ -70,7 +70,7 @@ class Builder:
         """A splat of ``value`` with the shape, layout and (unless given) dtype of ``like``."""
         t = like.type if isinstance(like, Value) else like
         out: Value = self.full(shape=t.shape, value=value, dtype=dtype or t.dtype)
-        return out if t.layout is None else self.relayout(out, layout=t.layout)  # type: ignore[no-any-return]
+        return out if t.layout is None else self.relayout(out, layout=t.layout)
 
     def zeros(self, like: Value | TensorType) -> Value:
         """Zeros of a type."""
@@ -94,15 +94,15 @@ class Builder:
 
     def to_shape(self, x: Value, shape: Sequence[DimLike]) -> Value:
         """Reshape, or ``x`` when the shape is equal."""
-        return x if tuple(x.type.shape) == tuple(shape) else self.reshape(x, shape=tuple(shape))  # type: ignore[no-any-return]
+        return x if tuple(x.type.shape) == tuple(shape) else self.reshape(x, shape=tuple(shape))
 
     def to_dtype(self, x: Value, dtype: DType) -> Value:
         """Cast, or ``x`` when the dtype is equal."""
-        return x if x.type.dtype is dtype else self.cast(x, dtype=dtype)  # type: ignore[no-any-return]
+        return x if x.type.dtype is dtype else self.cast(x, dtype=dtype)
 
     def to_perm(self, x: Value, perm: Sequence[int]) -> Value:
         """Dims reordered so that result dim i is dim perm[i]; ``x`` for the identity."""
-        return x if tuple(perm) == tuple(range(len(perm))) else self.permute(x, perm=tuple(perm))  # type: ignore[no-any-return]
+        return x if tuple(perm) == tuple(range(len(perm))) else self.permute(x, perm=tuple(perm))
 
     def keep_dims(self, reduced: Value, like: Value, dims: Sequence[int]) -> Value:
         """A reduction's result broadcast back over ``dims`` of ``like``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
@@ -80,7 +80,7 @@ class Linearize:
     transpose: Callable[..., Any] | None = None
 
 
-Derivative = Union[Composite, Partials, Linear, Bilinear, Zero, Linearize]
+Derivative = Composite | Partials | Linear | Bilinear | Zero | Linearize
 
 
 # ---- kernel-level meaning ---------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Kernel:
     kind: str
 
 
-Lowering = Union[Scalar, Index, Reduce, View, Kernel]
+Lowering = Scalar | Index | Reduce | View | Kernel
 
 
 # ---- how an op appears to users ---------------------------------------------------------------------------------------------
@@ -137,7 +137,8 @@ Lowering = Union[Scalar, Index, Reduce, View, Kernel]
 class Front:
     """The public face. ``signature`` is torch's; ``canon(b, *args, **kw)`` turns public arguments into ops (None: promote, broadcast, emit).
 
-    ``tensors``: the parameters that are arrays (default: as many of the first as the op has operands). ``promote``: "float" (ints become float), "arith", "compare", "bool", "where", "contract" (common dtype, no broadcasting), "none". ``np``: names of NumPy functions and ufuncs it serves;
+    ``tensors``: the parameters that are arrays (default: as many of the first as the op has operands). ``promote``: "float" (ints
+    become float), "arith", "compare", "bool", "where", "contract" (common dtype, no broadcasting), "none". ``np``: names of NumPy functions and ufuncs it serves;
     ``np_signature`` where NumPy's argument order or defaults differ; ``np_canon`` likewise.
     """
 

@@ -76,7 +76,8 @@ def _flatten_canon(b: Any, x: Any, start_dim: int = 0, end_dim: int = -1) -> Any
 
 
 _move("flatten", "Dims start_dim to end_dim as one.", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _RESHAPES,
-      Front("flatten(input, start_dim=0, end_dim=-1)", _flatten_canon, "none", ("ravel",), "ravel(input)", np_canon=lambda b, x: b.flatten(x, shape=(x.type.size,)), aliases=("ravel",)))
+      Front("flatten(input, start_dim=0, end_dim=-1)", _flatten_canon, "none", ("ravel",), "ravel(input)",
+            np_canon=lambda b, x: b.flatten(x, shape=(x.type.size,)), aliases=("ravel",)))
 
 
 def _unsqueeze_canon(b: Any, x: Any, dim: Any) -> Any:
@@ -118,7 +119,8 @@ def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
     return b.spread(x, shape=tuple(target))
 
 
-_move("spread", "x broadcast to ``shape`` (torch's expand).", lambda b, x, shape: b.expand(x, shape), {"shape": REQUIRED}, _one(((3,), {"shape": (2, 3)}), ((2, 1), {"shape": (2, 4)})),
+_move("spread", "x broadcast to ``shape`` (torch's expand).", lambda b, x, shape: b.expand(x, shape), {"shape": REQUIRED},
+      _one(((3,), {"shape": (2, 3)}), ((2, 1), {"shape": (2, 4)})),
       Front("expand(input, *sizes)", _expand_canon, "none", ("broadcast_to",), "broadcast_to(input, *sizes)", aliases=("broadcast_to",)))
 
 
@@ -204,7 +206,8 @@ def _stack_body(b: Any, *xs: Any, dim: int) -> Any:
 
 _PAIR = lambda: (Sample((_x(2, 3), _x(2, 3) + 1.0), {"dim": d}, str(d)) for d in (0, 1))
 _move("cat", "Arrays joined along ``dim``.", lambda b, *xs, dim: b.concatenate(*xs, dim=dim), {"dim": 0}, _PAIR,
-      Front("cat(tensors, dim=0)", _join_canon, "contract", ("concatenate", "concat"), "concatenate(tensors, dim=0, out=None, dtype=None)", method=False, aliases=("concatenate", "concat"),
+      Front("cat(tensors, dim=0)", _join_canon, "contract", ("concatenate", "concat"), "concatenate(tensors, dim=0, out=None, dtype=None)", method=False,
+            aliases=("concatenate", "concat"),
             tensors=("tensors",)), ("xs*",))
 _move("stack", "Arrays stacked along a new ``dim``.", _stack_body, {"dim": 0}, _PAIR,
       Front("stack(tensors, dim=0)", _stack_canon, "contract", ("stack",), "stack(tensors, dim=0, out=None)", method=False, tensors=("tensors",)), ("xs*",))
@@ -212,7 +215,8 @@ _move("stack", "Arrays stacked along a new ``dim``.", _stack_body, {"dim": 0}, _
 
 def _piece(b: Any, x: Any, dim: int, start: Any, size: Any) -> Any:
     shape = x.type.shape
-    return b.slice(x, starts=tuple(start if i == dim else 0 for i in range(len(shape))), sizes=tuple(size if i == dim else n for i, n in enumerate(shape)), steps=(1,) * len(shape))
+    return b.slice(x, starts=tuple(start if i == dim else 0 for i in range(len(shape))),
+                   sizes=tuple(size if i == dim else n for i, n in enumerate(shape)), steps=(1,) * len(shape))
 
 
 def _split_body(b: Any, x: Any, sizes: Any, dim: int) -> Any:
@@ -282,7 +286,8 @@ def _narrow_canon(b: Any, x: Any, dim: int, start: Any, length: Any) -> Any:
     return _piece(b, x, d, start if not isinstance(start, int) or start >= 0 else x.type.shape[d] + start, length)
 
 
-_move("narrow", "``length`` elements from ``start`` along ``dim``.", lambda b, x, start, length, dim: _piece(b, x, dim, start, length), {"start": REQUIRED, "length": REQUIRED, "dim": 0},
+_move("narrow", "``length`` elements from ``start`` along ``dim``.", lambda b, x, start, length, dim: _piece(b, x, dim, start, length),
+      {"start": REQUIRED, "length": REQUIRED, "dim": 0},
       _one(((5, 2), {"start": 1, "length": 3, "dim": 0})), Front("narrow(input, dim, start, length)", _narrow_canon, "none"))
 
 
@@ -323,7 +328,8 @@ def _roll_canon(b: Any, x: Any, shifts: Any, dims: Any = None) -> Any:
 
 
 _move("roll", "Elements shifted along ``dims``, coming back at the other end.", _roll_body, {"shifts": REQUIRED, "dims": REQUIRED},
-      _one(((5,), {"shifts": (2,), "dims": (0,)}), ((2, 3), {"shifts": (-1, 4), "dims": (0, 1)})), Front("roll(input, shifts, dims=None)", _roll_canon, "none", ("roll",)))
+      _one(((5,), {"shifts": (2,), "dims": (0,)}), ((2, 3), {"shifts": (-1, 4), "dims": (0, 1)})),
+      Front("roll(input, shifts, dims=None)", _roll_canon, "none", ("roll",)))
 
 
 def _tile_body(b: Any, x: Any, reps: Any) -> Any:
@@ -371,9 +377,11 @@ def _np_pad(b: Any, x: Any, pad_width: Any, mode: str = "constant", constant_val
     return _padded(b, x, [p[0] for p in pairs], [p[1] for p in pairs], constant_values)
 
 
-_move("constant_pad", "x with constant borders.", lambda b, x, low, high, value: b.pad(x, low=low, high=high, value=value), {"low": REQUIRED, "high": REQUIRED, "value": 0},
+_move("constant_pad", "x with constant borders.", lambda b, x, low, high, value: b.pad(x, low=low, high=high, value=value),
+      {"low": REQUIRED, "high": REQUIRED, "value": 0},
       _one(((2, 3), {"low": (1, 0), "high": (0, 2), "value": 0.5})),
-      Front("pad(input, pad, mode='constant', value=None)", _pad_canon, "none", ("pad",), "pad(input, pad_width, mode='constant', constant_values=0)", _np_pad, method=False, functional=True))
+      Front("pad(input, pad, mode='constant', value=None)", _pad_canon, "none", ("pad",),
+            "pad(input, pad_width, mode='constant', constant_values=0)", _np_pad, method=False, functional=True))
 
 
 # ---- triangles and diagonals --------------------------------------------------------------------------------------------------------
@@ -398,8 +406,10 @@ def _triangle_front(name: str) -> Any:
 
 
 for _name, _keep in (("tril", "le"), ("triu", "ge")):
-    _move(_name, f"The {'lower' if _name == 'tril' else 'upper'} triangle; the rest is 0.", _triangle_body(_keep), {"diagonal": 0}, _one(((3, 4), {"diagonal": 0}), ((3, 3), {"diagonal": -1})),
-          Front(f"{_name}(input, diagonal=0)", _triangle_front(_name), "none", (_name,), f"{_name}(input, k=0)", lambda b, x, k=0, name=_name: _triangle_front(name)(b, x, k)))
+    _move(_name, f"The {'lower' if _name == 'tril' else 'upper'} triangle; the rest is 0.", _triangle_body(_keep), {"diagonal": 0},
+          _one(((3, 4), {"diagonal": 0}), ((3, 3), {"diagonal": -1})),
+          Front(f"{_name}(input, diagonal=0)", _triangle_front(_name), "none", (_name,),
+                f"{_name}(input, k=0)", lambda b, x, k=0, name=_name: _triangle_front(name)(b, x, k)))
 
 
 def _diagonal_body(b: Any, x: Any, offset: int) -> Any:
@@ -435,7 +445,8 @@ def _diagonal_canon(b: Any, x: Any, offset: int = 0, dim1: int = 0, dim2: int = 
     return b.diagonal(b.to_perm(x, [*(d for d in range(rank) if d not in (i, j)), i, j]), offset=offset)
 
 
-_move("diagonal", "The diagonal of two dims, as the last dim.", _diagonal_body, {"offset": 0}, _one(((3, 4), {"offset": 0}), ((3, 4), {"offset": 2}), ((4, 3), {"offset": -1}), ((2, 3, 3), {"offset": 0})),
+_move("diagonal", "The diagonal of two dims, as the last dim.", _diagonal_body, {"offset": 0},
+      _one(((3, 4), {"offset": 0}), ((3, 4), {"offset": 2}), ((4, 3), {"offset": -1}), ((2, 3, 3), {"offset": 0})),
       Front("diagonal(input, offset=0, dim1=0, dim2=1)", _diagonal_canon, "none", ("diagonal",)))
 _move("diag_embed", "A matrix with x on its diagonal.", _diag_embed_body, {"offset": 0}, _one(((3,), {"offset": 0}), ((2,), {"offset": 1}), ((2,), {"offset": -1})),
       Front("diag_embed(input, offset=0)", lambda b, x, offset=0: b.diag_embed(x, offset=offset), "none"))
@@ -473,9 +484,11 @@ def _clip_canon(b: Any, x: Any, min: Any = None, max: Any = None) -> Any:
     return b.clamp(*_joined(b, [x, _limit(b, x, min, -np.inf), _limit(b, x, max, np.inf)]))
 
 
-_move("clip", "x limited to [min, max]; either may be absent.", lambda b, x, min, max: b.clamp(x, b.full_like(x, min), b.full_like(x, max)), {"min": REQUIRED, "max": REQUIRED},
+_move("clip", "x limited to [min, max]; either may be absent.", lambda b, x, min, max: b.clamp(x, b.full_like(x, min), b.full_like(x, max)),
+      {"min": REQUIRED, "max": REQUIRED},
       _one(((3, 4), {"min": -0.5, "max": 0.5})),
-      Front("clamp(input, min=None, max=None)", _clip_canon, "none", ("clip",), "clip(input, min=None, max=None)", inplace=True, aliases=("clip",), tensors=("input", "min", "max")))
+      Front("clamp(input, min=None, max=None)", _clip_canon, "none", ("clip",), "clip(input, min=None, max=None)",
+            inplace=True, aliases=("clip",), tensors=("input", "min", "max")))
 
 
 def _astype(b: Any, x: Any, dtype: Any) -> Any:
@@ -494,5 +507,6 @@ def _count_nonzero(b: Any, x: Any, dim: Any = None) -> Any:
     return b.sum(b.to_dtype(truth, int64), dims=norm_dims(dim, len(x.type.shape)))
 
 
-_move("count_nonzero", "How many elements are not 0.", lambda b, x: _count_nonzero(b, x), {}, _one(((2, 3), {})), Front("count_nonzero(input, dim=None)", _count_nonzero, "none", ("count_nonzero",)))
+_move("count_nonzero", "How many elements are not 0.", lambda b, x: _count_nonzero(b, x), {}, _one(((2, 3), {})),
+      Front("count_nonzero(input, dim=None)", _count_nonzero, "none", ("count_nonzero",)))
 

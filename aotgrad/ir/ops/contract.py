@@ -85,7 +85,8 @@ def _matmul_canon(b: Any, x: Any, y: Any) -> Any:
 
 def _matmul_samples() -> Iterable[Sample]:
     rng = np.random.default_rng(12)
-    for sa, sb in (((3, 4), (4, 2)), ((4,), (4, 2)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 2)), ((2, 3, 4), (2, 4, 2)), ((3, 4), (2, 4, 2)), ((2, 1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,))):
+    for sa, sb in (((3, 4), (4, 2)), ((4,), (4, 2)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4, 2)), ((2, 3, 4), (2, 4, 2)),
+                   ((3, 4), (2, 4, 2)), ((2, 1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,))):
         yield Sample((rng.normal(size=sa), rng.normal(size=sb)), name=f"{sa}{sb}")
 
 
@@ -103,7 +104,8 @@ register(OpDef("matmul", "Matrix product with NumPy's rank rules.", ("x", "y"), 
 
 
 def _product_alias(name: str, doc: str, rx: int, ry: int, np_names: tuple[str, ...] = ()) -> None:
-    register(OpDef(name, doc, ("x", "y"), None, None, Composite(_matmul_body), samples=lambda: (s for s in _matmul_samples() if (s.operands[0].ndim, s.operands[1].ndim) == (rx, ry)),
+    register(OpDef(name, doc, ("x", "y"), None, None, Composite(_matmul_body),
+                   samples=lambda: (s for s in _matmul_samples() if (s.operands[0].ndim, s.operands[1].ndim) == (rx, ry)),
                    front=Front(f"{name}(input, other)", _ranks(name, rx, ry), "contract", np_names)))
 
 
@@ -125,7 +127,8 @@ def _outer_body(b: Any, x: Any, y: Any) -> Any:
     return b.mul(b.broadcast(x, shape=shape, dims=(0,)), b.broadcast(y, shape=shape, dims=(1,)))
 
 
-register(OpDef("outer", "All products of elements of two vectors.", ("x", "y"), None, None, Composite(_outer_body), samples=lambda: (Sample((np.arange(3.0), np.arange(1.0, 3.0)), name="3x2"),),
+register(OpDef("outer", "All products of elements of two vectors.", ("x", "y"), None, None, Composite(_outer_body),
+               samples=lambda: (Sample((np.arange(3.0), np.arange(1.0, 3.0)), name="3x2"),),
                front=Front("outer(input, vec2)", _outer_canon, "contract", ("outer",), aliases=("ger",))))
 
 
@@ -229,10 +232,12 @@ def _einsum_canon(b: Any, spec: str, *xs: Any) -> Any:
 
 def _einsum_samples() -> Iterable[Sample]:
     rng = np.random.default_rng(13)
-    for spec, *shapes in (("ij,jk->ik", (2, 3), (3, 4)), ("bij,bjk->bik", (2, 2, 3), (2, 3, 2)), ("ii->i", (3, 3)), ("ij->ji", (2, 3)), ("ij->", (2, 3)), ("i,j->ij", (2,), (3,)),
-                          ("...ij,jk->...ik", (2, 2, 3), (3, 2)), ("ij,ij->i", (2, 3), (2, 3)), ("ab,bc,cd->ad", (2, 3), (3, 2), (2, 4)), ("i,i->i", (3,), (3,)), ("ii", (3, 3))):
+    for spec, *shapes in (("ij,jk->ik", (2, 3), (3, 4)), ("bij,bjk->bik", (2, 2, 3), (2, 3, 2)), ("ii->i", (3, 3)), ("ij->ji", (2, 3)), ("ij->", (2, 3)),
+                          ("i,j->ij", (2,), (3,)), ("...ij,jk->...ik", (2, 2, 3), (3, 2)), ("ij,ij->i", (2, 3), (2, 3)), ("ab,bc,cd->ad", (2, 3), (3, 2), (2, 4)),
+                          ("i,i->i", (3,), (3,)), ("ii", (3, 3))):
         yield Sample(tuple(rng.normal(size=s) for s in shapes), {"spec": spec}, spec)
 
 
-register(OpDef("einsum", "Einstein summation: indices that the result does not name are summed.", ("xs*",), None, None, Composite(_einsum_body), attrs={"spec": REQUIRED}, samples=_einsum_samples,
+register(OpDef("einsum", "Einstein summation: indices that the result does not name are summed.", ("xs*",), None, None, Composite(_einsum_body),
+               attrs={"spec": REQUIRED}, samples=_einsum_samples,
                front=Front("einsum(equation, *operands)", _einsum_canon, "contract", ("einsum",), method=False, tensors=("operands",))))

@@ -47,7 +47,8 @@ def _no_samples() -> Iterable[Sample]:
 
 register(OpDef(
     "scan", "Runs the body ``length`` times over (consts, carry, slice of xs) -> (carry, ys); gives the last carry and the stacked ys.", ("values*",), _scan_rule, None,
-    Linearize(rules.linearize_scan, rules.transpose_scan), Kernel("scan"), {"consts": REQUIRED, "carry": REQUIRED, "length": REQUIRED, "reverse": False}, _no_samples, regions=1,
+    Linearize(rules.linearize_scan, rules.transpose_scan), Kernel("scan"),
+    {"consts": REQUIRED, "carry": REQUIRED, "length": REQUIRED, "reverse": False}, _no_samples, regions=1,
     outputs=("values*",)))
 register(OpDef(
     "cond", "The first region's results where the predicate holds, else the second's, on the operands after the predicate.", ("predicate", "values*"), _cond_rule, None,

@@ -170,7 +170,8 @@ def _variance_front(name: str) -> Front:
 
 def _reduction_front(name: str, canon: Any, np_names: tuple[str, ...] = (), np_canon: Any = None, np_extra: str = "dtype=None, out=None, ") -> Front:
     extra = ", *, dtype=None" if "dtype" in np_extra else ""
-    return Front(f"{name}(input, dim=None, keepdim=False{extra})", canon, "none", np_names or (name,), f"{name}(input, dim=None, {np_extra}keepdim=False)", np_canon or canon)
+    return Front(f"{name}(input, dim=None, keepdim=False{extra})", canon, "none", np_names or (name,),
+                 f"{name}(input, dim=None, {np_extra}keepdim=False)", np_canon or canon)
 
 
 def _reduce_rule(types: Types, a: Attrs) -> Types:
@@ -193,7 +194,8 @@ def _sum_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
 
 
 register(OpDef(
-    "sum", "Sum over ``dims`` (pairwise in blocks).", ("x",), _reduce_rule, lambda x, dims: np.asarray(np.sum(x, axis=dims, dtype=x.dtype)), Linear(_sum_transpose), Reduce("add"),
+    "sum", "Sum over ``dims`` (pairwise in blocks).", ("x",), _reduce_rule, lambda x, dims: np.asarray(np.sum(x, axis=dims, dtype=x.dtype)),
+    Linear(_sum_transpose), Reduce("add"),
     {"dims": REQUIRED}, _samples(), layouts="any", front=_reduction_front("sum", _sum_like("sum"))))
 
 
@@ -237,6 +239,7 @@ def _bound(dtype: Any, sign: int) -> Any:
     return np.iinfo(dtype).min if sign < 0 else np.iinfo(dtype).max
 
 
+_fn: Any
 for _name, _fn, _kind, _sign in (("amax", np.max, "max", -1), ("amin", np.min, "min", 1)):
     register(OpDef(
         _name, f"{_kind}imum over ``dims``; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number.", ("x",), _reduce_rule,
@@ -287,13 +290,15 @@ def _cumulate_ref(fn: Any, unit: int) -> Any:
 
 
 def _cumulate_samples() -> Iterable[Sample]:
-    for shape, dim, exclusive, reverse in (((3, 4), 1, False, False), ((3, 4), 0, True, False), ((4,), 0, True, True), ((2, 0), 1, False, False), ((1, 3), 0, False, True)):
+    for shape, dim, exclusive, reverse in (((3, 4), 1, False, False), ((3, 4), 0, True, False), ((4,), 0, True, True),
+                                           ((2, 0), 1, False, False), ((1, 3), 0, False, True)):
         yield Sample((_x(*shape),), {"dim": dim, "exclusive": exclusive, "reverse": reverse}, f"{shape}{dim}{exclusive}{reverse}")
 
 
 _CUMULATE = {"dim": REQUIRED, "exclusive": False, "reverse": False}
 register(OpDef(
-    "cumsum", "Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule, _cumulate_ref(np.cumsum, 0),
+    "cumsum", "Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule,
+    _cumulate_ref(np.cumsum, 0),
     Linear(lambda b, ct, op: {0: b.cumsum(ct, dim=op.attrs["dim"], exclusive=op.attrs["exclusive"], reverse=not op.attrs["reverse"])}), Kernel("cumulate"), _CUMULATE,
     _cumulate_samples, front=Front("cumsum(input, dim=None, *, dtype=None)", _running_front("cumsum"), "none", ("cumsum",), "cumsum(input, dim=None, dtype=None)")))
 
@@ -373,7 +378,8 @@ register(OpDef(
     "recurrence", "y[i] = a[i] * y[i-1] + x[i] along ``dim`` (zero annihilates in the product; the first step is x[0]).", ("a", "x"), _recurrence_rule, _recurrence_ref,
     Linearize(_recurrence_linearize, _recurrence_transpose_x), Kernel("recurrence"), {"dim": REQUIRED, "reverse": False}, _recurrence_samples))
 register(OpDef(
-    "cumprod", "Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule, _cumulate_ref(np.cumprod, 1),
+    "cumprod", "Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule,
+    _cumulate_ref(np.cumprod, 1),
     Linearize(_cumprod_linearize), Kernel("cumulate"), _CUMULATE, _cumulate_samples,
     front=Front("cumprod(input, dim=None, *, dtype=None)", _running_front("cumprod"), "none", ("cumprod",), "cumprod(input, dim=None, dtype=None)")))
 
@@ -416,7 +422,8 @@ def _dim_samples() -> Iterable[Sample]:
 
 
 def _reduction_composite(name: str, doc: str, body: Any, attrs: Any = None, samples: Any = None, front: Front | None = None) -> None:
-    register(OpDef(name, doc, ("x",), _reduce_rule, None, Composite(body), attrs={"dims": REQUIRED, **(attrs or {})}, samples=samples or _samples(empty=False), layouts="any", front=front))
+    register(OpDef(name, doc, ("x",), _reduce_rule, None, Composite(body), attrs={"dims": REQUIRED, **(attrs or {})},
+                   samples=samples or _samples(empty=False), layouts="any", front=front))
 
 
 def _same_rule(types: Types, a: Attrs) -> Types:
@@ -425,10 +432,14 @@ def _same_rule(types: Types, a: Attrs) -> Types:
 
 _reduction_composite("mean", "Arithmetic mean over ``dims``.", _mean_body, front=_reduction_front("mean", _float_like("mean")))
 _reduction_composite("var", "Variance over ``dims`` with ``n - correction`` in the denominator.", _var_body, {"correction": 1},
-                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0), ((5,), (0,), 1))), _variance_front("var"))
-_reduction_composite("std", "Square root of the variance; derivative 0 at its kink.", lambda b, x, dims, correction: b.sqrt(b.var(x, dims=dims, correction=correction)), {"correction": 1},
-                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0))), _variance_front("std"))
-_reduction_composite("logsumexp", "log of the sum of exponentials; all -inf gives -inf with gradient 0.", _logsumexp_body, front=Front("logsumexp(input, dim=None, keepdim=False)", _float_like("logsumexp"), "none"))
+                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0), ((5,), (0,), 1))),
+                     _variance_front("var"))
+_reduction_composite("std", "Square root of the variance; derivative 0 at its kink.", lambda b, x, dims, correction: b.sqrt(b.var(x, dims=dims, correction=correction)),
+                     {"correction": 1},
+                     lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0))),
+                     _variance_front("std"))
+_reduction_composite("logsumexp", "log of the sum of exponentials; all -inf gives -inf with gradient 0.", _logsumexp_body,
+                     front=Front("logsumexp(input, dim=None, keepdim=False)", _float_like("logsumexp"), "none"))
 register(OpDef("softmax", "exp(x) / sum(exp(x)) along ``dim``.", ("x",), _same_rule, None, Composite(_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples,
                front=Front("softmax(input, dim=-1, dtype=None)", _softmax_front("softmax"), "none", functional=True)))
 register(OpDef("log_softmax", "x - logsumexp(x) along ``dim``.", ("x",), _same_rule, None, Composite(_log_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples,
@@ -439,7 +450,8 @@ def _public_extremum(name: str, arg: str, full: str) -> None:
     def body(b: Any, x: Any) -> Any:
         return b.emit(full, [x], {"dims": tuple(range(len(x.type.shape)))})[0]
 
-    register(OpDef(f"{name}", f"The {name}imum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned.", ("x",), None, None, Composite(body),
+    register(OpDef(f"{name}", f"The {name}imum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned.",
+                   ("x",), None, None, Composite(body),
                    samples=lambda: (Sample((_x(3, 4),), name="2d"),), front=Front(f"{name}(input, dim=None, keepdim=False)", _extremum_front(arg, full, name), "none")))
 
 

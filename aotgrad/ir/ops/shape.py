@@ -83,7 +83,8 @@ def _broadcast_view(op: Any) -> ViewMap:
 register(OpDef(
     "broadcast", "x placed at result dims ``dims`` and repeated along the others and along its dims of size 1.", ("x",), _broadcast_rule, _broadcast_ref,
     Linear(_broadcast_transpose), View(_broadcast_view), {"shape": REQUIRED, "dims": REQUIRED},
-    lambda: (Sample((_x(*s),), {"shape": t, "dims": d}, f"{s}->{t}") for s, t, d in (((3,), (2, 3), (1,)), ((2, 1), (2, 4), (0, 1)), ((), (2, 2), ()), ((1,), (0,), (0,)))),
+    lambda: (Sample((_x(*s),), {"shape": t, "dims": d}, f"{s}->{t}") for s, t, d in (((3,), (2, 3), (1,)), ((2, 1), (2, 4), (0, 1)),
+                                                                                     ((), (2, 2), ()), ((1,), (0,), (0,)))),
     layouts="any", exact=True))
 
 
@@ -145,7 +146,8 @@ def _slice_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
 
 
 register(OpDef(
-    "slice", "Elements starts[d] + i * steps[d] of each dim, sizes[d] of them.", ("x",), _slice_rule, lambda x, starts, sizes, steps: x[_slice_index(starts, sizes, steps)],
+    "slice", "Elements starts[d] + i * steps[d] of each dim, sizes[d] of them.", ("x",), _slice_rule,
+    lambda x, starts, sizes, steps: x[_slice_index(starts, sizes, steps)],
     Linear(_slice_transpose), View(lambda op: ViewMap(tuple(op.attrs["starts"]), tuple(((i, s),) for i, s in enumerate(op.attrs["steps"])))),
     {"starts": REQUIRED, "sizes": REQUIRED, "steps": REQUIRED},
     lambda: (Sample((_x(*s),), {"starts": b, "sizes": n, "steps": t}, f"{s}{b}{n}{t}") for s, b, n, t in (
@@ -286,7 +288,8 @@ def _scatter_samples() -> Iterable[Sample]:
 
 
 register(OpDef(
-    "take", "x indexed along ``dim`` by an integer array; indices in [0, size).", ("x", "index"), _take_rule, lambda x, idx, dim: np.take(x, _checked(idx, x.shape[dim]), axis=dim),
+    "take", "x indexed along ``dim`` by an integer array; indices in [0, size).", ("x", "index"), _take_rule,
+    lambda x, idx, dim: np.take(x, _checked(idx, x.shape[dim]), axis=dim),
     Linear(_take_transpose, (0,)), Kernel("take"), {"dim": 0}, _take_samples, exact=True))
 register(OpDef(
     "scatter_add", "x with v added at the indices along ``dim``; repeated indices add up.", ("x", "index", "v"), _scatter_rule, _scatter_add_ref,
@@ -303,5 +306,6 @@ def _pad_body(b: Any, x: Any, low: Any, high: Any, value: Any) -> Any:
 
 
 register(OpDef(
-    "pad", "x with ``low[d]`` and ``high[d]`` copies of ``value`` around it.", ("x",), None, None, Composite(_pad_body), attrs={"low": REQUIRED, "high": REQUIRED, "value": 0},
+    "pad", "x with ``low[d]`` and ``high[d]`` copies of ``value`` around it.", ("x",), None, None, Composite(_pad_body),
+    attrs={"low": REQUIRED, "high": REQUIRED, "value": 0},
     samples=lambda: (Sample((_x(2, 3),), {"low": (1, 0), "high": (0, 2), "value": 0.5}, "2d"), Sample((_x(0),), {"low": (1,), "high": (1,), "value": 0.0}, "empty"))))

@@ -207,8 +207,10 @@ def _simplify_concatenate(b: Builder, op: Op, *xs: Value) -> Any:
 
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "lmul": _simplify_lmul, "mul": _simplify_mul, "neg": _simplify_neg, "add": _simplify_add, "div": _simplify_div, "reshape": _simplify_move, "broadcast": _simplify_move,
-    "cast": _simplify_move, "relayout": _simplify_move, "permute": _simplify_permute, "sum": _simplify_sum, "amax": _simplify_sum, "amin": _simplify_sum, "prod": _simplify_sum,
+    "lmul": _simplify_lmul, "mul": _simplify_mul, "neg": _simplify_neg, "add": _simplify_add, "div": _simplify_div,
+    "reshape": _simplify_move, "broadcast": _simplify_move,
+    "cast": _simplify_move, "relayout": _simplify_move, "permute": _simplify_permute,
+    "sum": _simplify_sum, "amax": _simplify_sum, "amin": _simplify_sum, "prod": _simplify_sum,
     "concatenate": _simplify_concatenate,
 }
 

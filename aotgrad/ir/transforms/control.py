@@ -49,8 +49,8 @@ def linearize_scan(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tange
     results = [t for t in wanted if t is not None]
     live = [m for m in moving if m is not None]
     residuals = free_values(aside.ops, results, live)
-    consts = {a: x for a, x in zip(primal.args[:nc], ins[:nc])}
-    scanned = {a: x for a, x in zip(primal.args[nc + nk:], ins[nc + nk:])}
+    consts = dict(zip(primal.args[:nc], ins[:nc]))
+    scanned = dict(zip(primal.args[nc + nk:], ins[nc + nk:]))
     stacked = [r for r in residuals if r not in consts and r not in scanned]
     primal.outputs = [*outs, *stacked]
     everything = pb.emit("scan", ins, op.attrs, (primal,))
@@ -61,7 +61,7 @@ def linearize_scan(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tange
     tparts = [full[:nc], full[nc:nc + nk], full[nc + nk:]]
     (mc, mk, mx), (tc, tk, tx) = ([[v for v in p if v is not None] for p in side] for side in (parts, tparts))
     block = close_over(aside.ops, [*fixed, *mc, *mk, *varying, *mx], results)
-    operands = [*(consts[r] for r in fixed), *tc, *tk, *(stacks.get(r, scanned.get(r)) for r in varying), *tx]
+    operands = [*(consts[r] for r in fixed), *tc, *tk, *(stacks[r] if r in stacks else scanned[r] for r in varying), *tx]
     found = lb.emit("scan", operands, {**op.attrs, "consts": len(fixed) + len(tc), "carry": len(tk)}, (block,))
     return everything[:len(outs)], _spread(found, wanted)
 
@@ -83,7 +83,7 @@ def _jvp_scan(b: Builder, op: Op, body: Block, ins: Sequence[Value], full: Seque
     for lo, hi in ((0, nc), (nc, nc + nk), (nc + nk, len(ins))):
         order += [(i, False) for i in range(lo, hi)] + [(i, True) for i in range(lo, hi) if active[i]]
     block = Block([body.args[i].type for i, _ in order])
-    at = {key: arg for key, arg in zip(order, block.args)}
+    at = dict(zip(order, block.args))
     inner = Builder(block)
     outs, moved = ad.differentiate(inner, inner, body, [at[i, False] for i in range(len(ins))], [at.get((i, True)) for i in range(len(ins))])
     wanted = _wanted(inner, outs, moved, nk, active[nc:nc + nk])
@@ -121,7 +121,8 @@ def transpose_scan(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
     k = len(lin_consts)
     block.outputs = [*found[k:k + nk], *found[:k], *found[k + nk:]]
     start = [b.zeros(op.results[j]) if cts[j] is None else cts[j] for j in range(nk)]
-    operands = [*(op.operands[i] for i in res_consts), *start, *(b.zeros(op.operands[i]) for i in lin_consts), *(op.operands[i] for i in res_xs), *(cts[j] for j in given_ys)]
+    operands = [*(op.operands[i] for i in res_consts), *start, *(b.zeros(op.operands[i]) for i in lin_consts),
+                *(op.operands[i] for i in res_xs), *(cts[j] for j in given_ys)]
     attrs = {"consts": len(res_consts), "carry": nk + k, "length": op.attrs["length"], "reverse": not op.attrs["reverse"]}
     results = b.emit("scan", operands, attrs, (block,))
     return dict(zip([*range(nc, nc + nk), *lin_consts, *lin_xs], results))

@@ -155,7 +155,8 @@ def _transpose_op(b: Builder, op: Op, linear: list[bool], given: list[Any]) -> d
 # ---- whole functions ------------------------------------------------------------------------------------------------------------
 
 def vjp_inline(b: Builder, block: Block, ins: Sequence[Value], active: Sequence[bool]) -> tuple[list[Value], Any]:
-    """Outputs of ``block`` on ``ins`` appended to ``b``, and ``pullback(cts) -> cotangents of the active ins`` (None: zero), to be called before ``b`` moves elsewhere."""
+    """Outputs of ``block`` on ``ins`` appended to ``b``, and ``pullback(cts) -> cotangents of the active ins`` (None: zero),
+    to be called before ``b`` moves elsewhere."""
     aside = Block()
     lb = Builder(aside)
     tangents = [Value(x.type) if on else None for x, on in zip(ins, active)]
