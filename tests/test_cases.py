@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -256,8 +257,6 @@ def test_g60_dead_indexing_goes() -> None:
 
 
 def test_g61_threads() -> None:
-    import threading
-
     g = ag.compile(ag.grad(lambda x: ag.sum(ag.sin(x) * ag.exp(-x))))
     inputs = [np.random.default_rng(k).normal(size=33) for k in range(8)]
     right = [g(x) for x in inputs]

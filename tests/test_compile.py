@@ -57,7 +57,8 @@ def test_numpy_in_numpy_out_and_tensors_in_tensors_out() -> None:
         assert f(t).grad_fn is None
 
 
-@pytest.mark.parametrize("view", [lambda a: a[::2], lambda a: a[::-1], lambda a: a.T, lambda a: np.asfortranarray(a), lambda a: a[1:, ::-2], lambda a: a[:0], lambda a: a[:1, :1]])
+@pytest.mark.parametrize("view", [lambda a: a[::2], lambda a: a[::-1], lambda a: a.T, lambda a: np.asfortranarray(a),
+                                  lambda a: a[1:, ::-2], lambda a: a[:0], lambda a: a[:1, :1]])
 def test_arrays_in_any_layout(view: Any) -> None:
     a = view(np.arange(30.0).reshape(5, 6))
     np.testing.assert_array_equal(ag.compile(lambda v: v * v + 1)(a), a * a + 1)

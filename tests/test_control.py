@@ -52,7 +52,8 @@ def test_scan(reverse: bool, length: int) -> None:
 def test_scan_with_a_carry_that_becomes_active_late() -> None:
     region = body([([],), ([],), ([],)], lambda b, a, c, x: (c, b.mul(x, b.sin(a))))
     func = build("f", [tensor_type([]), tensor_type([]), tensor_type([3])],
-                 lambda b, a, c, xs: b.emit("scan", [a, c, xs], {"consts": 0, "carry": 2, "length": 3}, (body([([],), ([],), ([],)], lambda b, a, c, x: (c, b.mul(x, b.sin(a)))),)))
+                 lambda b, a, c, xs: b.emit("scan", [a, c, xs], {"consts": 0, "carry": 2, "length": 3},
+                                       (body([([],), ([],), ([],)], lambda b, a, c, x: (c, b.mul(x, b.sin(a)))),)))
     assert len(region.outputs) == 2
     rng = np.random.default_rng(2)
     optable.check_derivatives(func, [np.array(0.3), np.array(0.7), rng.normal(size=3)], rng)

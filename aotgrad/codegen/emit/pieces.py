@@ -73,7 +73,8 @@ def define_in_pieces(state: ModuleState, func: Func, table: Table) -> str:
     for n, piece in enumerate(pieces):
         symbol = inner_name(f"{func.name}_{n}")
         texts.append(_piece(state, func, piece, slots, constants, table, f"define internal i32 @{symbol}({params}, ptr %frame) noinline #0 {{", n == len(pieces) - 1))
-        calls += [f"  %s{n} = call i32 @{symbol}({given}, ptr %frame)", f"  %ok{n} = icmp eq i32 %s{n}, 0", f"  br i1 %ok{n}, label %next{n}, label %stop{n}", f"stop{n}:",
+        calls += [f"  %s{n} = call i32 @{symbol}({given}, ptr %frame)", f"  %ok{n} = icmp eq i32 %s{n}, 0",
+                  f"  br i1 %ok{n}, label %next{n}, label %stop{n}", f"stop{n}:",
                   f"  ret i32 %s{n}", f"next{n}:"]
     frame = f"  %frame = alloca [{max(1, max(slots.values(), default=0) + 1) * SLOT} x i8], align 64"
     main = "\n".join([f"define internal i32 @{inner_name(func.name)}({params}) #0 {{", "entry:", frame, *calls, "  ret i32 0", "}"])
