@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import textwrap
@@ -196,6 +197,32 @@ def run_blocked(code: str, *blocked: str, env: dict[str, str] | None = None) -> 
 def test_imports_without_the_compiler_libraries(package: str) -> None:
     done = run_blocked(f"import {package}; assert not {{'llvmlite', 'lark'}} & set(sys.modules)", "llvmlite", "lark")
     assert done.returncode == 0, done.stderr
+
+
+LOADERS = {  # they load modules by name, at first use: of this package, or the user's (cli.build)
+    "aotgrad", "aotgrad.autograd", "aotgrad.cli.app", "aotgrad.cli.build", "aotgrad.frontend.compiler", "aotgrad.ir.passes",
+}
+
+
+def test_modules_are_loaded_by_name_in_few_places() -> None:
+    found = {m for m, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "import_module"}
+    assert found <= LOADERS, found - LOADERS
+    assert "aotgrad.frontend.compiler" in found
+
+
+def test_the_compiler_is_loaded_by_a_miss_of_the_cache_only(tmp_path: Path) -> None:
+    code = """
+        import sys
+        import numpy as np, aotgrad as ag
+        assert not {"aotgrad.codegen.driver", "aotgrad.codegen.lower", "numpy.random"} & set(sys.modules)
+        assert ag.compile(lambda x: ag.exp(x) + x)(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+        print("aotgrad.codegen.driver" in sys.modules)
+    """
+    env = {**os.environ, "AOTGRAD_CACHE_DIR": str(tmp_path)}
+    tmp_path.chmod(0o700)
+    for blocked, compiled in (((), "True"), (("llvmlite", "lark"), "False")):
+        done = run_blocked(code, *blocked, env=env)
+        assert done.stdout.split() == [compiled], done.stderr
 
 
 def test_runtime_knows_nothing_of_the_compiler() -> None:

@@ -3,18 +3,31 @@ anomaly mode."""
 
 from __future__ import annotations
 
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from aotgrad.frontend.anomaly import detect_anomaly, set_detect_anomaly
 from aotgrad_runtime.engine import backward
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from aotgrad_runtime.tape import Node
 
-from . import forward_ad, function, functional, profiler
+from . import forward_ad, function
 from .function import Function
 from .gradcheck import gradcheck, gradgradcheck
 from .gradients import grad
+
+if _TYPE_CHECKING:
+    from . import functional, profiler
 
 __all__ = [
     "Function", "Node", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function", "functional", "grad", "gradcheck", "gradgradcheck", "inference_mode",
     "no_grad", "profiler",
     "set_detect_anomaly", "set_grad_enabled",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    if name in ("functional", "profiler"):  # not needed by most programs
+        return _importlib.import_module(f"aotgrad.autograd.{name}")
+    raise AttributeError(f"module 'aotgrad.autograd' has no attribute {name!r}")

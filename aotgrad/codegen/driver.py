@@ -17,23 +17,10 @@ from . import gemm, llvm
 from .elf import link_shared
 from .emit import gemm_dtypes, module
 from .lower import Lowered, lower
+from .options import Options
 from .target import Target
 
 __all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_object", "texts"]
-
-
-@dataclass(frozen=True)
-class Options:
-    """``checks``: index range and domain errors by code; off, indices are clamped. ``c_abi``: also the plain C form.
-
-    ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks. ``guards``: pairs of sizes that must be
-    equal, checked before anything else (code 1).
-    """
-
-    checks: bool = True
-    c_abi: bool = False
-    hooks: str = ""
-    guards: tuple[tuple[dims.DimLike, dims.DimLike], ...] = ()
 
 
 @dataclass(frozen=True)

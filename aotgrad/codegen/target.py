@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from aotgrad_runtime.dtypes import DType, from_mlir
@@ -15,7 +14,7 @@ from . import llvm
 
 __all__ = ["Target"]
 
-_CPUINFO: Final = Path("/proc/cpuinfo")
+_CPUINFO: Final = "/proc/cpuinfo"
 _X86_TRIPLE: Final = "x86_64-unknown-linux-gnu"
 _ARM_TRIPLE: Final = "aarch64-unknown-linux-gnu"
 
@@ -152,7 +151,8 @@ def from_x86_flags(flags: frozenset[str]) -> Target:
 def _cpu_flags() -> frozenset[str]:
     """The flags every listed processor has (hybrid machines list several kinds)."""
     try:
-        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+        with open(_CPUINFO, encoding="utf-8", errors="replace") as file:
+            text = file.read()
     except OSError:
         return frozenset()
     sets = [frozenset(line.partition(":")[2].split()) for line in text.splitlines() if line.partition(":")[0].strip() in ("flags", "Features")]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.codegen import driver
+from aotgrad.codegen.options import Options as Codegen
 from aotgrad.ir import Func, Layout, TensorType, dims, interp
 from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_func
@@ -25,7 +25,7 @@ from aotgrad_runtime.dtypes import DType, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, detour, eager, kernels, profiling, sources
+from . import anomaly, compiler, detour, eager, kernels, profiling, sources
 from .program import Program, Pullback
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import as_value, unwrap_error
@@ -51,9 +51,9 @@ class Options:
     donate: tuple[str, ...] = ()
     memory_budget: int | None = None
 
-    def codegen(self) -> driver.Options:
+    def codegen(self) -> Codegen:
         """What the compiler needs to know; part of the cache key."""
-        return driver.Options(checks=self.checks)
+        return Codegen(checks=self.checks)
 
 
 # ---- signatures ---------------------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class CompiledProgram(Program):
 
     __slots__ = ("kernel", "options", "title", "watched")
 
-    def __init__(self, func: Func, name: str, options: driver.Options, on_error: Any, title: str | None = None) -> None:
+    def __init__(self, func: Func, name: str, options: Codegen, on_error: Any, title: str | None = None) -> None:
         with profiling.compiling(title or func.name):
             self.kernel = kernels.build(func, _identifier(func.name), options, on_error)
         self.options = (dataclasses.replace(options, guards=()), on_error)  # what is derived is called with sizes that passed already
@@ -300,7 +300,7 @@ class State:
             variant.seconds += time.perf_counter() - started
         return variant.program  # type: ignore[no-any-return]
 
-    def _codegen(self, variant: Variant) -> driver.Options:
+    def _codegen(self, variant: Variant) -> Codegen:
         return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards))
 
     def _failed(self, variant: Variant, code: int, info: tuple[int, int, int, int]) -> Any:
@@ -566,7 +566,7 @@ class Lowered:
 def _lower(state: State, *args: Any, **kwargs: Any) -> Lowered:
     """The program at every level."""
     func = _variant_for(state, args, kwargs)[0].func
-    texts = driver.texts(func, func.name, kernels.target(), state.options.codegen())
+    texts = compiler.driver.texts(func, func.name, kernels.target(), state.options.codegen())
     return Lowered(str(func), texts["kernel"], texts["llvm"], texts["asm"])
 
 

@@ -261,22 +261,33 @@ class Generator:
 
     def __init__(self, seed: int | None = None) -> None:
         self._lock = threading.Lock()
+        self._seed: Any = None
+        self._source: Any = None
+        if seed is not None:
+            self._start(seed)
+
+    def _start(self, seed: Any) -> None:
         self._seed = np.random.SeedSequence().entropy if seed is None else seed
-        self._source = np.random.Generator(np.random.Philox(np.random.SeedSequence(self._seed)))
+        self._source = np.random.Generator(np.random.Philox(np.random.SeedSequence(abs(self._seed))))
 
     def manual_seed(self, seed: int) -> Generator:
         """Starts again from ``seed``."""
-        self._seed = int(seed)
-        self._source = np.random.Generator(np.random.Philox(np.random.SeedSequence(abs(self._seed))))
+        with self._lock:
+            self._start(int(seed))
         return self
 
     def initial_seed(self) -> Any:
         """The seed it started from."""
-        return self._seed
+        with self._lock:
+            if self._source is None:
+                self._start(None)
+            return self._seed
 
     def draw(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Numbers from NumPy's method ``name``, one caller at a time."""
         with self._lock:
+            if self._source is None:  # seeded at first use: NumPy's random module is a tenth of the import
+                self._start(None)
             return getattr(self._source, name)(*args, **kwargs)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad._version import __version__
-from aotgrad.codegen import driver
+from aotgrad.codegen.options import Options
 from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, TensorType
 from aotgrad.ir.dims import Dim
@@ -20,6 +20,8 @@ from aotgrad_runtime import call
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
 from aotgrad_runtime.loader import Library
+
+from . import compiler
 
 __all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packed", "refuse", "run_flat"]
 
@@ -109,9 +111,10 @@ class Kernel:
         outs = [OutSpec(t.dtype, tuple(_out_dim(d, index) for d in t.shape), t.layout.order if t.layout else None, as_scalar and t.rank == 0) for t in self.func.out_types]
         needs_shapes = any(d is None for o in outs for d in o.dims)
         extra = sum(isinstance(d, Sym) and d.index >= len(symbols) for a in args for d in a.dims)
+        long = any(k.get("kind") == "scan" for k in self.meta.get("kernels", ()))  # little data, but any number of rounds: Ctrl-C must get through
         return Instance(
             self.library.address(self.name), args, outs, len(symbols) + extra, self.library.address(f"{self.name}_shapes") if needs_shapes else 0,
-            self.library.address(f"{self.name}_workspace"), on_error=on_error, keepalive=self.library, npos=npos)
+            self.library.address(f"{self.name}_workspace"), on_error=on_error, poll=long, keepalive=self.library, npos=npos)
 
     def arg_specs(self) -> list[ArgSpec]:
         """Arrays in the order of the function's arguments."""
@@ -141,16 +144,16 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
     raise TypeError(f"arguments do not fit this kernel: {shapes}")
 
 
-def build(func: Func, name: str, options: driver.Options | None = None, on_error: Any = call.default_on_error) -> Kernel:
+def build(func: Func, name: str, options: Options | None = None, on_error: Any = call.default_on_error) -> Kernel:
     """The kernel of ``func`` (free of composites), from this process, the cache on disk, or the compiler."""
-    opts = options or driver.Options()
+    opts = options or Options()
     key = structural_hash(func, name, repr(opts), repr(target()), __version__, _source_version())
     found = _shared.loaded.get(key)
     if found is not None:
         return found
     entry = cache().get(key)
     if entry is None:
-        compiled = driver.compile_func(func, name, target(), opts)
+        compiled = compiler.driver.compile_func(func, name, target(), opts)
         entry = cache().put(key, compiled.so, compiled.meta)
     library = entry.load()
     flat = call.make_callable(name, refuse)
@@ -163,6 +166,8 @@ def build(func: Func, name: str, options: driver.Options | None = None, on_error
 def run_flat(kernel: Kernel, arrays: Sequence[Any]) -> list[Any]:
     """Outputs of a kernel on arrays of any strides (packed first where they are not dense in the type's layout)."""
     out = kernel.flat(*[packed(a, t) for a, t in zip(arrays, kernel.func.arg_types)])
+    if out is None:  # a function without results
+        return []
     return list(out) if isinstance(out, tuple) else [out]
 
 

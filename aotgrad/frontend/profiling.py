@@ -20,13 +20,11 @@ from typing import Any, Final
 import numpy as np
 
 from aotgrad._version import __version__
-from aotgrad.codegen import recorder as machine
-from aotgrad.codegen.regions import places_of
 from aotgrad_runtime import call, profiler
 from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.profiler import Recorder, Region, RegionHook, clock
 
-from . import detour, dispatch, factories, kernels
+from . import compiler, detour, dispatch, factories, kernels
 from .trace import current
 
 __all__ = ["compiling", "run", "watch"]
@@ -117,12 +115,12 @@ class _Shared:
         entry = cache.get(key)
         if entry is None:
             try:
-                entry = cache.put(key, machine.compile_recorder(kernels.target()), {})
+                entry = cache.put(key, compiler.recorder.compile_recorder(kernels.target()), {})
             except AotgradRuntimeError:  # the compiler is not installed
                 return 0
         self.library = entry.load()
         self.clock = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
-        return int(self.library.address(machine.SYMBOL)) if self.clock else 0
+        return int(self.library.address(compiler.recorder.SYMBOL)) if self.clock else 0
 
 
 _shared: Final = _Shared()
@@ -209,7 +207,7 @@ class _Watched:
     def _build(plain: kernels.Kernel, func: Any, options: Any) -> tuple[kernels.Kernel, list[dict[str, Any]]]:
         """The instrumented kernel; the plain one, whose inside cannot be seen, where the compiler is missing."""
         try:
-            built = kernels.build(func, plain.name, replace(options, hooks=places_of(func)))
+            built = kernels.build(func, plain.name, replace(options, hooks=compiler.regions.places_of(func)))
         except AotgradRuntimeError:
             return plain, []
         return built, built.meta["regions"]

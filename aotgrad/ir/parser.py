@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from aotgrad_runtime.dtypes import from_mlir
@@ -107,7 +107,8 @@ def _lark() -> Any:
 @functools.lru_cache(maxsize=1)
 def _parser() -> tuple[Any, _Actions]:
     actions = _Actions()
-    grammar = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
+    with open(os.path.join(os.path.dirname(__file__), "grammar.lark"), encoding="utf-8") as file:
+        grammar = file.read()
     return _lark().Lark(grammar, parser="lalr", lexer="contextual", transformer=actions, maybe_placeholders=True), actions
 
 

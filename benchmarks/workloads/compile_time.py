@@ -4,6 +4,8 @@ CPU time decides, since a loaded machine makes wall-clock time of single events 
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import subprocess
 import sys
@@ -74,8 +76,21 @@ def _report(bench: Bench, what: str, times: Times, limit: float | None, note: st
         bench.target(what, value, limit, unit="s")
 
 
+@functools.cache
+def bytecode() -> str:
+    """A folder with the bytecode of all that is timed: an installed package has it, a checkout may not (two thirds of an import were parsing)."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    env = {**os.environ, "PYTHONPYCACHEPREFIX": folder.name}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    code = "import aotgrad, aotgrad.codegen.driver, aotgrad_runtime.library, benchmarks.workloads.mlp, benchmarks.workloads.rosenbrock\nimport llvmlite.binding, lark"
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=120)
+    return folder.name
+
+
 def _python(code: str, cache: str) -> tuple[float, float]:
-    env: dict[str, Any] = {**os.environ, "AOTGRAD_CACHE_DIR": cache}
+    env: dict[str, Any] = {**os.environ, "AOTGRAD_CACHE_DIR": cache, "PYTHONPYCACHEPREFIX": bytecode()}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, timeout=120)
     if done.returncode:
         raise RuntimeError(done.stderr)

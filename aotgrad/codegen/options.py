@@ -1,0 +1,23 @@
+"""Options of the compiler: apart from it, because they are part of every look-up in the cache, and a hit must not load the compiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir import dims
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """``checks``: index range and domain errors by code; off, indices are clamped. ``c_abi``: also the plain C form.
+
+    ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks. ``guards``: pairs of sizes that must be
+    equal, checked before anything else (code 1).
+    """
+
+    checks: bool = True
+    c_abi: bool = False
+    hooks: str = ""
+    guards: tuple[tuple[dims.DimLike, dims.DimLike], ...] = ()
