@@ -10,6 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
+
 from aotgrad_runtime import engine, modes, tape
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as T
@@ -591,7 +592,7 @@ def _in_small_thread(work):
         except BaseException as error:
             failed.append(error)
 
-    before = threading.stack_size(256 * 1024)
+    before = threading.stack_size(1024 * 1024)
     try:
         thread = threading.Thread(target=guarded)
         thread.start()
