@@ -120,4 +120,5 @@ def _describe(op: Op, v: Value, env: dict[Value, Any]) -> str:
         inputs.append(f"{x[where]!s}" if x.shape == value.shape else f"array of shape {x.shape}")
     line = f"{op.loc}: {op.loc.source}\n  " if op.loc is not None else ""
     at = f" at element {list(where)}" if where else ""
-    return f"{line}ag.{op.name} gave {value[where]!s}{at} from {', '.join(inputs) or 'no inputs'}; all inputs of the call are finite. Mask or limit the argument of this operation"
+    return (f"{line}ag.{op.name} gave {value[where]!s}{at} from {', '.join(inputs) or 'no inputs'}; "
+            "all inputs of the call are finite. Mask or limit the argument of this operation")

@@ -77,7 +77,7 @@ def _unflatten(t: TreeDef, leaves: Any) -> Any:
         return t.kind(children)
     if t.meta[:1] == ("named",):
         return t.kind(*children)
-    if t.meta[:1] == ("dataclass",) and dataclasses.is_dataclass(t.kind):
+    if t.meta[:1] == ("dataclass",) and isinstance(t.kind, type) and dataclasses.is_dataclass(t.kind):
         return t.kind(**dict(zip(t.meta[1:], children)))
     return t.kind(zip(t.meta, children)) if t.kind is not dict else dict(zip(t.meta, children))
 

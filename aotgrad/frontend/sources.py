@@ -15,7 +15,8 @@ __all__ = ["fast", "locate", "read"]
 
 
 def locate(obj: Any, f: Callable[..., Any], holders: Sequence[Any] = ()) -> Any:
-    """The source of ``obj`` as seen from ``f``: its closure, its globals, attributes of what these hold, of the object ``f`` is bound to, or of ``holders`` (its arguments)."""
+    """The source of ``obj`` as seen from ``f``: its closure, its globals, attributes of what these hold, of the object ``f`` is bound to,
+    or of ``holders`` (its arguments)."""
     for holder in holders:
         path = _attribute(obj, holder)
         if path is not None:
@@ -32,8 +33,8 @@ def locate(obj: Any, f: Callable[..., Any], holders: Sequence[Any] = ()) -> Any:
         fn = getattr(fn, "__func__", fn)
         code = getattr(fn, "__code__", None)
         if code is None:
-            call = getattr(type(fn), "__call__", None)
-            if owner is None and call is not None and hasattr(call, "__code__"):
+            call = type(fn).__call__
+            if owner is None and hasattr(call, "__code__"):
                 owner, code, fn = fn, call.__code__, call
         found = _search(obj, fn, code, owner, work)
         if found is not None:

@@ -87,8 +87,8 @@ class Trace:
             return x._value  # type: ignore[no-any-return]
         if not x._trace.encloses(self):
             raise AotgradTypeError(
-                f"a value traced in {x._trace.name!r} is used in {self.name!r}, outside the call that made it (line {user_loc()}). Return it from the function instead of "
-                "keeping it in a global, an attribute or a list")
+                f"a value traced in {x._trace.name!r} is used in {self.name!r}, outside the call that made it (line {user_loc()}). "
+                "Return it from the function instead of keeping it in a global, an attribute or a list")
         found = self.lifted.get(x._value)
         if found is None:
             found = self.lifted[x._value] = (x, self.block.add_arg(x._value.type))
@@ -147,7 +147,8 @@ class Trace:
             return at
         value = dims.substitute(at, self.examples)
         if not isinstance(value, int) or not self.can_fix:
-            raise AotgradTypeError(f"{user_loc()}: the size {d} is used as a Python number, but it is symbolic here; give the argument a fixed size, or use the size in arithmetic only")
+            raise AotgradTypeError(f"{user_loc()}: the size {d} is used as a Python number, but it is symbolic here; "
+                                   "give the argument a fixed size, or use the size in arithmetic only")
         self.assume(at, value)
         return value
 
@@ -296,8 +297,8 @@ class tracing:
 
 def _no_data(self: Any) -> Any:
     raise AotgradTypeError(
-        f"{user_loc()}: a traced value has no numbers yet: it cannot become a NumPy array or a Python number, and cannot be stored into a NumPy array. Use ag.where or ag.cond for "
-        "branches, build arrays with ag.stack or x.at[i].set(v), or mark the argument static=")
+        f"{user_loc()}: a traced value has no numbers yet: it cannot become a NumPy array or a Python number, and cannot be stored into a NumPy array. "
+        "Use ag.where or ag.cond for branches, build arrays with ag.stack or x.at[i].set(v), or mark the argument static=")
 
 
 class NeedStatic(AotgradTypeError):
@@ -347,7 +348,8 @@ class Traced:
         return int(self.shape[0])
 
     def __bool__(self) -> bool:
-        raise AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs. Use ag.where for values, ag.cond or ag.while_loop for control flow")
+        raise AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs. "
+                               "Use ag.where for values, ag.cond or ag.while_loop for control flow")
 
     __float__ = __complex__ = _no_data
 

@@ -80,7 +80,8 @@ def _argnums(argnums: Any, count: int) -> tuple[int, ...]:
 def _check_float(leaves: Sequence[Any], what: str) -> None:
     if not any(_differentiable(x) for x in leaves):
         kinds = ", ".join(_dtype_of(x).name if is_leaf_array(x) else type(x).__name__ for x in leaves) or "nothing"
-        raise AotgradTypeError(f"{what} has no floating-point leaf ({kinds}): a gradient needs float inputs; convert integers with .astype(float) or choose another argnums")
+        raise AotgradTypeError(f"{what} has no floating-point leaf ({kinds}): a gradient needs float inputs; "
+                               "convert integers with .astype(float) or choose another argnums")
 
 
 def _tracing(*trees: Any) -> bool:
@@ -116,8 +117,9 @@ def _fresh(x: Any, cls: type[Any]) -> Any:
 def _as_tensor(x: Any, cls: type[Any], like: Any) -> Any:
     """A cotangent or tangent given by the user, checked against the value it belongs to."""
     out = x if isinstance(x, Tensor) else wrap(np.asarray(x, _dtype_of(like).np), cls)
-    if tuple(out.shape) != tuple(np.shape(like) if not isinstance(like, Tensor) else like.shape):
-        raise AotgradValueError(f"a tangent or cotangent of shape {tuple(out.shape)} was given for a value of shape {tuple(np.shape(like) if not isinstance(like, Tensor) else like.shape)}")
+    wanted = tuple(np.shape(like) if not isinstance(like, Tensor) else like.shape)
+    if tuple(out.shape) != wanted:
+        raise AotgradValueError(f"a tangent or cotangent of shape {tuple(out.shape)} was given for a value of shape {wanted}")
     return out
 
 
@@ -208,7 +210,8 @@ def _scalar_output(out: Any, name: str) -> Any:
     if shape != ():
         raise AotgradValueError(f"grad of {name}: the result has shape {shape}; a gradient needs a 0-d result. Reduce it (for example with .sum()), or use jacrev or vjp")
     if not is_leaf_array(out) or not _dtype_of(out).is_differentiable:
-        raise AotgradTypeError(f"grad of {name}: the result is {type(out).__name__}{' of ' + _dtype_of(out).name if is_leaf_array(out) else ''}, not a floating-point number")
+        raise AotgradTypeError(f"grad of {name}: the result is {type(out).__name__}{' of ' + _dtype_of(out).name if is_leaf_array(out) else ''}, "
+                               "not a floating-point number")
     return out
 
 
@@ -467,10 +470,11 @@ def jacfwd(f: F, argnums: Any = 0) -> F:
     return _like(run, f, "jacfwd")
 
 
-def _jacfwd_blocks(partial: F, args: Sequence[Any], nums: Sequence[int], trees: Sequence[tuple[list[Any], TreeDef]], cls: type[Any]) -> tuple[list[list[list[Any]]], TreeDef]:
-    zeros = [[np.zeros(np.shape(x) if not isinstance(x, Tensor) else tuple(x.shape), _dtype_of(x).np) if _differentiable(x) else x for x in leaves] for leaves, _ in trees]
+def _jacfwd_blocks(partial: F, args: Sequence[Any], nums: Sequence[int], trees: Sequence[tuple[list[Any], TreeDef]],
+                   cls: type[Any]) -> tuple[list[list[list[Any]]], TreeDef]:
+    zeros = [[np.zeros(tuple(x.shape) if isinstance(x, Tensor) else np.shape(x), _dtype_of(x).np) if _differentiable(x) else x for x in leaves] for leaves, _ in trees]
     moved: list[list[list[Any] | None]] = []
-    outs, out_tree = [], None
+    outs, out_tree = list[Any](), None
     for a, (leaves, _) in enumerate(trees):
         per_leaf: list[list[Any] | None] = []
         for k, x in enumerate(leaves):
@@ -672,7 +676,7 @@ def _sweep(run: _Inline, count: Any, body: Callable[[Builder, Value], list[Value
 
 
 def _in_layout(b: Builder, v: Value, layout: Any) -> Value:
-    return v if v.type.layout == layout else b.relayout(v, layout=layout)  # type: ignore[no-any-return]
+    return v if v.type.layout == layout else b.relayout(v, layout=layout)
 
 
 def _traced_jacobian(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, reverse: bool) -> Any:
