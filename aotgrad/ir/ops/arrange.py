@@ -12,7 +12,7 @@ from aotgrad_runtime.errors import AotgradValueError
 
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
-from .common import norm_dim, norm_dims
+from .common import at_least, norm_dim, norm_dims
 
 __all__: list[str] = []
 
@@ -231,6 +231,8 @@ def _split_canon(b: Any, x: Any, split_size_or_sections: Any, dim: int = 0) -> A
     d = norm_dim(dim, len(x.type.shape))
     total, given = x.type.shape[d], split_size_or_sections
     if isinstance(given, (tuple, list)):
+        for size in given:
+            at_least(b, size, 0, "split: a section is negative")
         b.equate(dimlib_sum(given), total, "split: the sections must add up to the size")
         return _many(b.split(x, sizes=tuple(given), dim=d))
     total, step = int(total), int(given)
@@ -254,8 +256,13 @@ def _np_split(b: Any, x: Any, indices_or_sections: Any, dim: int = 0) -> Any:
     d = norm_dim(dim, len(x.type.shape))
     total, given = x.type.shape[d], indices_or_sections
     if isinstance(given, (tuple, list)):
-        edges = [0, *given, total]
-        return _many(b.split(x, sizes=tuple(hi - lo for lo, hi in zip(edges, edges[1:])), dim=d))
+        edges = [0, *given]
+        if all(isinstance(e, int) for e in edges) and edges == sorted(edges) and (b.trace.example(total) or 0) >= edges[-1]:
+            at_least(b, total, edges[-1], "split")
+            return _many(b.split(x, sizes=tuple(hi - lo for lo, hi in zip(edges, [*given, total])), dim=d))
+        n = int(total)  # edges out of order, beyond the end or from the end: as Python slices
+        parts = [slice(int(lo), int(hi)).indices(n)[:2] for lo, hi in zip(edges, [*given, n])]
+        return tuple(_piece(b, x, d, lo, max(hi - lo, 0)) for lo, hi in parts)
     n = int(given)
     if int(total) % n:
         raise AotgradValueError(f"split: size {total} is not divisible into {n} equal parts")
@@ -283,7 +290,12 @@ _move("unbind", "Slices along ``dim``, which goes.", _split_body, {"sizes": REQU
 
 def _narrow_canon(b: Any, x: Any, dim: int, start: Any, length: Any) -> Any:
     d = norm_dim(dim, len(x.type.shape))
-    return _piece(b, x, d, start if not isinstance(start, int) or start >= 0 else x.type.shape[d] + start, length)
+    n = x.type.shape[d]
+    begin = start if not isinstance(start, int) or start >= 0 else n + start
+    at_least(b, begin, 0, f"narrow: start {start} is before the front of dim {d}")
+    at_least(b, length, 0, "narrow: the length is negative")
+    at_least(b, n, begin + length, f"narrow: dim {d} ends before start {start} + length {length}")
+    return _piece(b, x, d, begin, length)
 
 
 _move("narrow", "``length`` elements from ``start`` along ``dim``.", lambda b, x, start, length, dim: _piece(b, x, dim, start, length),
@@ -365,6 +377,8 @@ def _padded(b: Any, x: Any, low: Sequence[Any], high: Sequence[Any], value: Any)
     cut_lo = [max(0, -p) if isinstance(p, int) else 0 for p in low]
     cut_hi = [max(0, -p) if isinstance(p, int) else 0 for p in high]
     if any(cut_lo) or any(cut_hi):
+        for d, (n, p, q) in enumerate(zip(shape, cut_lo, cut_hi)):
+            at_least(b, n, p + q, f"pad: dim {d} is shorter than what is cut from it")
         x = b.slice(x, starts=tuple(cut_lo), sizes=tuple(n - p - q for n, p, q in zip(shape, cut_lo, cut_hi)), steps=(1,) * len(shape))
     return b.pad(x, low=tuple(p + c for p, c in zip(low, cut_lo)), high=tuple(p + c for p, c in zip(high, cut_hi)), value=value)
 

@@ -13,7 +13,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from ..opdef import Sample
 from ..types import Layout, TensorType
 
-__all__ = ["elementwise_rule", "drop_dims", "float_samples", "norm_dim", "norm_dims", "vectorised"]
+__all__ = ["at_least", "elementwise_rule", "drop_dims", "float_samples", "norm_dim", "norm_dims", "vectorised"]
 
 Rule = Callable[[Sequence[TensorType], Mapping[str, Any]], Sequence[TensorType]]
 
@@ -69,6 +69,15 @@ def norm_dims(dim: Any, rank: int, what: str = "dim") -> tuple[int, ...]:
     if len(set(out)) != len(out):
         raise AotgradValueError(f"{what}={dim!r} names a dimension twice")
     return out
+
+
+def at_least(b: Any, have: Any, need: Any, what: str) -> None:
+    """In a public function: one size is not below another. Checked now, or by a guard at every call."""
+    n, m = b.trace.example(have), b.trace.example(need)
+    if n is not None and m is not None and n < m:
+        raise AotgradValueError(f"{what}: {n} < {m}")
+    if not (isinstance(have, int) and isinstance(need, int)):
+        b.trace.at_least(have, need)
 
 
 def vectorised(fn: Callable[..., float]) -> Callable[..., Any]:

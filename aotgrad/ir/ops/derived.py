@@ -11,7 +11,7 @@ from aotgrad_runtime.dtypes import bool_, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError, AotgradValueError
 
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
-from .common import norm_dim, norm_dims
+from .common import at_least, norm_dim, norm_dims
 from .contract import _matmul_body, _matmul_canon
 
 __all__: list[str] = []
@@ -164,14 +164,6 @@ def _scatter_along(mode: str) -> Any:
     return body
 
 
-def _at_least(b: Any, have: Any, need: Any, what: str) -> None:
-    """One size is not below another: checked now, or by a guard."""
-    n, m = b.trace.example(have), b.trace.example(need)
-    if n is not None and m is not None and n < m:
-        raise AotgradValueError(f"{what}: {n} < {m}")
-    b.trace.at_least(have, need)
-
-
 def _scatter_canon(op: str) -> Any:
     def canon(b: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
         _check_index(op, x, index)
@@ -181,7 +173,7 @@ def _scatter_canon(op: str) -> Any:
             src = b.expand(src, shape)
         else:  # torch reads the leading part of a larger src
             for i, (have, need) in enumerate(zip(src.type.shape, shape)):
-                _at_least(b, have, need, f"{op}: dim {i} of src is smaller than that of index")
+                at_least(b, have, need, f"{op}: dim {i} of src is smaller than that of index")
             src = b.slice(src, starts=(0,) * len(shape), sizes=tuple(shape), steps=(1,) * len(shape))
         return b.emit(op, [x, index, src], {"dim": norm_dim(dim, len(x.type.shape))})[0]
 

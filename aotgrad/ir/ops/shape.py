@@ -125,10 +125,18 @@ register(OpDef(
     lambda: (Sample((_x(*s),), {"perm": p}, f"{s}{p}") for s, p in (((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((), ()), ((0, 2), (1, 0)))), layouts="any", exact=True))
 
 
+def _check_range(what: str, x: TensorType, starts: Sequence[Any], sizes: Sequence[Any], steps: Sequence[Any]) -> None:
+    """Where all numbers are known, the part lies inside (symbolic ones are for whoever emits the op: tracing adds guards)."""
+    for d, (n, start, size, step) in enumerate(zip(x.shape, starts, sizes, steps)):
+        if all(isinstance(v, int) for v in (n, start, size, step)) and size and not (size > 0 and 0 <= start < n and 0 <= start + (size - 1) * step < n):
+            raise AotgradValueError(f"{what}: {size} elements from {start} in steps of {step} do not lie in dim {d} of {x}")
+
+
 def _slice_rule(types: Types, a: Attrs) -> Types:
     x = types[0]
     if not len(a["starts"]) == len(a["sizes"]) == len(a["steps"]) == x.rank:
         raise AotgradValueError(f"slice: starts, sizes and steps need {x.rank} entries each")
+    _check_range("slice", x, a["starts"], a["sizes"], a["steps"])
     return (TensorType(tuple(a["sizes"]), x.dtype, x.layout),)
 
 
@@ -160,6 +168,7 @@ def _insert_rule(types: Types, a: Attrs) -> Types:
     x, v = types
     if v.rank != x.rank or v.dtype is not x.dtype or not len(a["starts"]) == len(a["steps"]) == x.rank:
         raise AotgradTypeError(f"insert: value {v} does not fit into {x} with starts {list(a['starts'])}, steps {list(a['steps'])}")
+    _check_range("insert", x, a["starts"], v.shape, a["steps"])
     return (x,)
 
 
