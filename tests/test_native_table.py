@@ -30,7 +30,7 @@ def test_compiled_float64(name: str) -> None:
 
 @pytest.mark.parametrize("name", FLOAT_OPS)
 def test_compiled_float32(name: str) -> None:
-    assert native_table.check_op(name, np.float32) > 0
+    assert native_table.check_op(name, np.float32, ("value", "vjp", "jvp")) > 0
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -68,6 +68,14 @@ def test_as_users_call_it(name: str) -> None:
     """Eager and compiled, any strides, tape, reverse and forward."""
     for i, (f, xs) in enumerate(user_table.rows(name)):
         user_table.check_row(f, xs, f"{name}[{i}]")
+
+
+@pytest.mark.filterwarnings("ignore")  # NumPy's own, of empty means and the like
+@pytest.mark.parametrize("name", user_table.public())
+def test_other_sizes_after_the_first_call(name: str) -> None:
+    """0, 1, and more; and sizes that do not fit together raise as eager does."""
+    for i, (f, xs) in enumerate(user_table.rows(name)):
+        user_table.check_sizes(f, xs, f"{name}[{i}]")
 
 
 def test_most_sizes_are_symbols() -> None:

@@ -41,7 +41,7 @@ ROWS: dict[str, list[Row]] = {
     "chunk": [(lambda x: ag.chunk(x, 4, 1), (X,))],
     "unbind": [(lambda x: ag.unbind(x, 0), (X,))],
     "narrow": [(lambda x: ag.narrow(x, 1, 2, 3), (X,))],
-    "flip": [(lambda x: ag.flip(x, (0, 2)), (T3,))],
+    "flip": [(lambda x: ag.flip(x, (0, 2)), (T3,)), (lambda x: ag.flip(ag.permute(x, (2, 0, 3, 1)), (1, 3)), (C4,))],
     "roll": [(lambda x: ag.roll(x, (1, -2), (0, 1)), (X,)), (lambda x: ag.roll(x, 5), (X,))],
     "tile": [(lambda x: ag.tile(x, (2, 1, 2)), (X,))],
     "constant_pad": [(lambda x: ag.pad(x, (1, 2, 0, 1), value=0.5), (X,)), (lambda x: ag.pad(x, (-1, 2)), (X,))],
@@ -75,7 +75,7 @@ ROWS: dict[str, list[Row]] = {
     "repeat_interleave": [(lambda x: ag.repeat_interleave(x, 2, 0), (X,))],
     "sum": [(ag.sum, (X,)), (lambda x: ag.sum(x, 0), (X,)), (lambda x: ag.sum(x, (0, 2), True), (T3,)), (lambda x: ag.sum(x, (2, 3)), (C4,))],
     "prod": [(ag.prod, (X,)), (lambda x: ag.prod(x, 1), (X,))],
-    "amax": [(lambda x: ag.amax(x, (0,)), (X,))],
+    "amax": [(lambda x: ag.amax(x, (0,)), (X,)), (lambda x: ag.amax(x, (1, 3)), (C4,))],
     "amin": [(lambda x: ag.amin(x, 1, True), (X,))],
     "any": [(lambda x: ag.any(x > 0.5, 0), (X,))],
     "all": [(lambda x: ag.all(x > -1.5, 1), (X,))],
@@ -83,11 +83,11 @@ ROWS: dict[str, list[Row]] = {
     "argmin": [(lambda x: ag.argmin(x, 0), (X,))],
     "cumsum": [(lambda x: ag.cumsum(x, 0), (X,)), (lambda x: ag.cumsum(x, 1), (X,))],
     "cumprod": [(lambda x: ag.cumprod(x, 0), (X,))],
-    "mean": [(ag.mean, (X,)), (lambda x: ag.mean(x, (0, 2)), (T3,))],
+    "mean": [(ag.mean, (X,)), (lambda x: ag.mean(ag.relu(x), (2, 3), True), (C4,)), (lambda x: ag.mean(x, (0, 2)), (T3,))],
     "var": [(ag.var, (X,)), (lambda x: ag.var(x, 1, correction=0, keepdim=True), (X,))],
     "std": [(lambda x: ag.std(x, 0), (X,))],
     "logsumexp": [(lambda x: ag.logsumexp(x, 1), (X,))],
-    "softmax": [(lambda x: ag.softmax(x, 0), (X,)), (lambda x: ag.softmax(x, -1), (T3,))],
+    "softmax": [(lambda x: ag.softmax(x, 0), (X,)), (lambda x: ag.softmax(x, 1), (C4,)), (lambda x: ag.softmax(x, -1), (T3,))],
     "log_softmax": [(lambda x: ag.log_softmax(x, 1), (X,))],
     "max": [(ag.max, (X,)), (lambda x: ag.max(x, 1), (X,))],
     "min": [(ag.min, (X,)), (lambda x: ag.min(x, 0, True), (X,))],
@@ -147,7 +147,11 @@ def _negative(x: Any) -> Any:
     return np.ascontiguousarray(x[back])[back]
 
 
-VIEWS: dict[str, F] = {"gaps": _gaps, "negative": _negative, "fortran": np.asfortranarray}
+def _channels_last(x: Any) -> Any:
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1) if x.ndim > 1 else x
+
+
+VIEWS: dict[str, F] = {"gaps": _gaps, "negative": _negative, "fortran": np.asfortranarray, "channels last": _channels_last}
 
 
 def _leaves(out: Any) -> list[Any]:
@@ -161,7 +165,8 @@ def _same(got: Any, want: Any, what: str) -> None:
             np.testing.assert_array_equal(g, w, err_msg=what)
         else:
             eps = float(np.finfo(w.dtype).eps)
-            np.testing.assert_allclose(g, w, rtol=64 * eps, atol=64 * eps, err_msg=what)
+            scale = max(1.0, float(np.max(np.abs(w), initial=0.0, where=np.isfinite(w))))  # sums are rounded relative to their terms
+            np.testing.assert_allclose(g, w, rtol=64 * eps, atol=64 * eps * scale, err_msg=what)
 
 
 def _loss(f: F) -> F:
@@ -182,7 +187,7 @@ def check_row(f: F, xs: Sequence[Any], what: str) -> None:
     """Values and gradients by every road: eager and compiled, dense and strided, NumPy arrays and tensors on the tape, reverse and forward."""
     want = f(*xs)
     floats = tuple(i for i, x in enumerate(xs) if x.dtype.kind == "f")
-    views = {kind: [view(x) for x in xs] for kind, view in VIEWS.items()}
+    views = {kind: [view(x) for x in xs] for kind, view in VIEWS.items() if kind != "channels last" or any(x.ndim > 2 for x in xs)}
     for kind, other in views.items():
         _same(f(*other), want, f"{what}: eager, {kind}")
     if not floats or not any(o.dtype.kind == "f" for o in _leaves(want)):
@@ -220,6 +225,43 @@ def check_derivatives(f: F, xs: Sequence[Any], floats: tuple[int, ...], views: M
         _same(g, grads, f"{what}: compiled gradient, {kind}")
         for way, got in (("compiled", t), ("eager", forward(other, tangents))):
             assert abs(float(got) - moved) <= (1e-12 if exact else 1e-5) * (1 + abs(moved)), f"{what}: {way} forward mode, {kind}: {got} is not {moved}"
-    tensors = [ag.tensor(x, dtype=ag.float64, requires_grad=True) if i in floats else x for i, x in enumerate(xs)]
-    loss(*tensors).backward()
-    _same([np.zeros(xs[i].shape) if tensors[i].grad is None else tensors[i].grad.numpy() for i in floats], grads, f"{what}: backward()")
+    for way, run in (("eager", loss), ("compiled", ag.compile(loss))):
+        tensors = [ag.tensor(x, dtype=ag.float64, requires_grad=True) if i in floats else ag.as_tensor(x) for i, x in enumerate(xs)]
+        run(*tensors).backward()
+        _same([np.zeros(xs[i].shape) if tensors[i].grad is None else tensors[i].grad.numpy() for i in floats], grads, f"{what}: backward() of the {way} function")
+
+
+# ---- other sizes --------------------------------------------------------------------------------------------------------------------
+
+SIZES = ((0, 6), (4, 0), (1, 1), (1, 6), (4, 1), (7, 9), (33, 2), (0, 0))
+
+
+def _attempt(f: F, xs: Sequence[Any]) -> tuple[Any, Exception | None]:
+    try:
+        return f(*xs), None
+    except Exception as error:
+        return None, error
+
+
+def check_sizes(f: F, xs: Sequence[Any], what: str) -> None:
+    """Called with other sizes after the first compile, and with sizes that do not fit: the eager result, or an error where eager has one, never anything else."""
+    rng = np.random.default_rng(8)
+    floats = tuple(i for i, x in enumerate(xs) if x.dtype.kind == "f")
+    pairs = [("value", f, ag.compile(f))]
+    if floats and any(o.dtype.kind == "f" for o in _leaves(f(*xs))):
+        gradient = ag.grad(_loss(f), argnums=floats)
+        pairs.append(("gradient", gradient, ag.compile(gradient)))
+    other = {n: int(rng.integers(1, 9)) for x in xs for n in x.shape}  # equal sizes stay equal
+    tries = [[tuple(other[n] for n in x.shape) for x in xs], [tuple(int(rng.integers(0, 4)) if rng.random() < 0.5 else n for n in x.shape) for x in xs]]
+    if all(x.shape == (4, 6) for x in xs):
+        tries += [[shape] * len(xs) for shape in SIZES]
+    for road, eager, compiled in pairs:
+        compiled(*xs)
+        for shapes in tries:
+            given = [rng.choice(x.ravel(), shape) for x, shape in zip(xs, shapes)]
+            (want, refused), (got, error) = _attempt(eager, given), _attempt(compiled, given)
+            assert (error is None) == (refused is None), f"{what}, {road}, {shapes}: eager {refused!r}, compiled {error!r}"
+            if error is None:
+                _same(got, want, f"{what}, {road}, {shapes}")
+            else:
+                assert isinstance(error, ag.AotgradError), f"{what}, {road}, {shapes}: {error!r}"
