@@ -25,9 +25,10 @@ from aotgrad_runtime.dtypes import DType, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, compiler, detour, eager, kernels, profiling, sources
+from . import anomaly, compiler, detour, eager, kernels, profiling, sources, structured
 from .program import Program, Pullback
 from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .structured import MISS
 from .subtrace import as_value, unwrap_error
 from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, tracing
 
@@ -74,13 +75,15 @@ class _Static:
 
 def _spec(x: Any, static: bool) -> Any:
     """What the signature keeps of a leaf: arrays by type, everything else by value."""
+    if static and isinstance(x, (Tensor, np.ndarray)):
+        raise AotgradTypeError("static=: the argument is an array, whose values cannot be part of the signature; leave it out of static=, or pass a tuple of numbers")
     if isinstance(x, Tensor):
         return ("tensor", type(x)._value_type, x._data.dtype, x._data.ndim, kernels.dense_order(x._data) or None)
     if isinstance(x, np.ndarray):
         if x.dtype.kind not in "fiub":
             native(x)
         return ("array", x.dtype.newbyteorder("="), x.ndim, kernels.dense_order(x) or None)
-    if isinstance(x, np.generic):
+    if isinstance(x, np.generic) and not static:
         return ("scalar", x.dtype)
     if type(x) in (float, int) and not static:
         return (type(x),)
@@ -111,11 +114,13 @@ class Variant:
     tensors: bool
     program: Any = None
     verified: int = 0
+    entered: bool = False  # an entry was tried for it, see ``State._add_entry``
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
 
 _TRACED = object()
+_ENTRIES = 16  # structures with an entry of their own, at most: they are tried one after the other
 
 
 def _identifier(path: str) -> str:
@@ -175,6 +180,9 @@ class State:
         self.forced: dict[Any, set[int]] = {}
         self.traces = 0
         self.callable: Any = None
+        self.paused = False
+        self.entries: dict[Any, structured.Entry] = {}
+        self.runs: tuple[Callable[[tuple[Any, ...], dict[str, Any]], Any], ...] = ()  # those of the entries
 
     def _static_names(self) -> set[Any]:
         given = self.options.static
@@ -194,6 +202,14 @@ class State:
 
     def slow(self, *args: Any, **kwargs: Any) -> Any:
         """Everything the trampoline does not do itself."""
+        if self.runs and not self.paused and current() is None:
+            for run in self.runs:
+                result = run(args, kwargs)
+                if result is not MISS:
+                    return result
+        return self._slow(args, kwargs)
+
+    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
             return self.f(*args, **kwargs)
         out = None if self.has_out else kwargs.pop("out", None)
@@ -205,8 +221,8 @@ class State:
         result = self.execute(variant, leaves)
         if variant.verified < self.options.verify:
             self._verify(variant, leaves, result)
-        if fresh:
-            self._add_fast(variant, leaves, tree, args, kwargs)
+        if fresh or not variant.entered:
+            self._add_fast(variant, leaves, tree, fresh)
         return result if out is None else _write_out(result, out)
 
     def _static_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
@@ -343,54 +359,86 @@ class State:
             tolerance = 1e-4 if b.dtype == np.float32 else 1e-9
             if not np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
                 worst = float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float))))
-                raise AotgradRuntimeError(f"verify: result {i} of {self.name} differs from the interpreter by {worst:g}; please report this as a bug with the function's text (f.trace(...))")
+                raise AotgradRuntimeError(f"verify: result {i} of {self.name} differs from the interpreter by {worst:g}; "
+                                          "please report this as a bug with the function's text (f.trace(...))")
 
     # ---- the fast path -------------------------------------------------------------------------------------------------------------------
 
-    def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Gives the trampoline an instance when the call is flat: positional arrays and floats in, one array or a tuple of them out."""
-        flat_in = not kwargs and len(args) == len(leaves) and all(c.kind is None for c in tree.children[0].children) and not self.options.verify
+    def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, fresh: bool) -> None:
+        """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
+        or when it came this way although there is one, by an entry."""
+        if variant.tensors or variant.unequal or self.options.verify or any(isinstance(x, Tensor) for x in leaves):
+            variant.entered = True
+            return
+        flat_in = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
         out = variant.out_tree
         flat_out = all(c is _TRACED for c in variant.out_constants) and variant.out_constants and (
             out.kind is None or (out.kind is tuple and len(out.children) > 1 and all(c.kind is None for c in out.children)))
-        if not flat_in or not flat_out or variant.tensors or variant.unequal or any(isinstance(x, Tensor) for x in leaves) or os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
-            return
-        specs = self._fast_specs(variant, leaves)
+        specs = self._fast_specs(variant, leaves) if fresh and flat_in and flat_out else None
         if specs is None:
+            self._add_entry(variant, leaves, tree)
             return
-        kernel = self.program(variant).kernel
-        self.callable.add_instance(kernel.instance(specs, True, functools.partial(self._failed, variant), npos=len(args)))
+        self.callable.add_instance(self._instance(variant, specs, len(leaves)))
+
+    def _add_entry(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
+        """A Python function for calls of this structure, in front of a trampoline for their leaves (see ``structured``)."""
+        variant.entered = True
+        specs = self._specs(variant, leaves, range(len(variant.leaves)))
+        statics = {i: leaves[i] for i in sorted({*range(len(leaves))} - {leaf.index for leaf in variant.leaves})}
+        if specs is None or any(isinstance(x, np.ndarray) for x in statics.values()):
+            return
+        key = (tree, tuple((i, type(x), x) for i, x in statics.items()), variant.out_tree, tuple(id(c) for c in variant.out_constants))
+        found = self.entries.get(key)
+        if found is None:
+            found = structured.entry(self.name, tree, statics, variant.out_tree, variant.out_constants, _TRACED)
+            if found is None or len(self.entries) >= _ENTRIES:
+                return
+            self.entries[key] = found
+        found.function.add_instance(self._instance(variant, specs, len(variant.leaves)))
+        self.runs = tuple(e.run for e in self.entries.values())
+
+    def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int) -> call.Instance:
+        return self.program(variant).kernel.instance(specs, True, functools.partial(self._failed, variant), npos=npos)
 
     def pause(self, on: bool) -> None:
         """Sends every call through Python (see ``detour``), or back to the trampoline."""
+        self.paused = on
         self.callable.suspend(on)
 
     def _fast_specs(self, variant: Variant, leaves: Sequence[Any]) -> list[ArgSpec] | None:
-        index = {s: i for i, s in enumerate(variant.func.symbols())}
-        specs = []
-        for leaf, t in zip(variant.leaves, variant.func.arg_types):
-            x = leaves[leaf.index]
-            layout = t.layout.order if t.layout else None
-            dims_in = tuple(d if isinstance(d, int) else (Sym(index[d.as_symbol()]) if d.as_symbol() else None) for d in t.shape)
-            if None in dims_in:
-                return None
-            if isinstance(x, np.ndarray):
-                specs.append(ArgSpec("array", t.dtype, dims_in, layout, leaf.index))  # type: ignore[arg-type]
-            elif isinstance(x, np.generic):
-                specs.append(ArgSpec("npscalar", t.dtype, source=leaf.index))
-            else:
-                specs.append(ArgSpec("float" if type(x) is float else "int", t.dtype, source=leaf.index))
+        """The arguments of a flat call for the trampoline; None where it cannot read or compare one of them."""
+        specs = self._specs(variant, leaves, [leaf.index for leaf in variant.leaves])
         dynamic = {leaf.index for leaf in variant.leaves}
         for i, x in enumerate(leaves):
-            if i not in dynamic:
-                if x is not None and not isinstance(x, bool) and type(x).__eq__ is not object.__eq__:
+            if i not in dynamic and specs is not None:
+                if x is not None and not isinstance(x, bool) and getattr(type(x), "__eq__", None) is not object.__eq__:
                     return None  # the trampoline compares by identity: equal values that are other objects would never fit
                 specs.append(ArgSpec("is", source=i, value=x))
+        return specs
+
+    def _specs(self, variant: Variant, leaves: Sequence[Any], places: Sequence[int]) -> list[ArgSpec] | None:
+        """What the kernel reads: the leaves, at these positions, and hidden inputs."""
+        index = {s: i for i, s in enumerate(variant.func.symbols())}
+        specs = []
+        for leaf, t, place in zip(variant.leaves, variant.func.arg_types, places):
+            x = leaves[leaf.index]
+            sizes: list[int | Sym] = []
+            for d in t.shape:
+                name = None if isinstance(d, int) else d.as_symbol()
+                if not isinstance(d, int) and name is None:
+                    return None
+                sizes.append(d if isinstance(d, int) else Sym(index[str(name)]))
+            if isinstance(x, np.ndarray):
+                specs.append(ArgSpec("array", t.dtype, tuple(sizes), t.layout.order if t.layout else None, place))
+            elif isinstance(x, np.generic):
+                specs.append(ArgSpec("npscalar", t.dtype, source=place))
+            else:
+                specs.append(ArgSpec("float" if type(x) is float else "int", t.dtype, source=place))
         for (_, source), t in zip(variant.hidden, variant.func.arg_types[len(variant.leaves):]):
-            place = sources.fast(source)
-            if place is None:
+            where = sources.fast(source)
+            if where is None or not all(isinstance(d, int) for d in t.shape):
                 return None
-            specs.append(ArgSpec("array", t.dtype, tuple(t.shape), t.layout.order if t.layout else None, place))
+            specs.append(ArgSpec("array", t.dtype, tuple(d for d in t.shape if isinstance(d, int)), t.layout.order if t.layout else None, where))
         return specs
 
 
@@ -519,13 +567,13 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     np.float64(14.0)
     """
     if f is None:
-        return functools.partial(compile, name=name, static=static, threads=threads, layout=layout, checks=checks, verify=verify, memory_budget=memory_budget, donate=donate,
-                                 rewrite=rewrite, fast_math=fast_math, flush_subnormals=flush_subnormals)
+        return functools.partial(compile, name=name, static=static, threads=threads, layout=layout, checks=checks, verify=verify, memory_budget=memory_budget,
+                                 donate=donate, rewrite=rewrite, fast_math=fast_math, flush_subnormals=flush_subnormals)
     if not callable(f):
         raise AotgradTypeError(f"compile: {type(f).__name__} is not callable; pass a function")
     given = (static,) if isinstance(static, (str, int)) else tuple(static)
     options = Options(given, threads, layout, checks, verify, rewrite, fast_math, flush_subnormals, tuple(donate), memory_budget)
-    title = name or getattr(f, "__name__", type(f).__name__)
+    title = name or str(getattr(f, "__name__", type(f).__name__))
     state = State(f, _identifier(title.strip("<>")), options)
     made = call.make_callable(title, state.slow, wrapped=f if hasattr(f, "__name__") else None)
     state.callable = made

@@ -27,7 +27,8 @@ __all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packe
 
 
 class collector_paused:
-    """Programs are trees of small objects that live until they are compiled: the cyclic collector would only walk them again and again (half of the time at 10,000 ops)."""
+    """Programs are trees of small objects that live until they are compiled: the cyclic collector would only walk them again and again
+    (half of the time at 10,000 ops)."""
 
     def __enter__(self) -> None:
         self.was = gc.isenabled()
@@ -84,6 +85,8 @@ def dense_order(data: Any) -> tuple[int, ...] | None | bool:
     """None for row-major, the dims from outermost to innermost for another dense order, False for arrays with gaps, overlaps or negative steps."""
     if data.flags.c_contiguous:
         return None
+    if data.ndim < 2:
+        return False
     item, order = data.itemsize, sorted(range(data.ndim), key=lambda d: (-data.strides[d], d))
     step = item
     for d in reversed(order):
@@ -108,7 +111,8 @@ class Kernel:
         """The kernel behind other argument sources."""
         symbols = self.func.symbols()
         index = {s: i for i, s in enumerate(symbols)}
-        outs = [OutSpec(t.dtype, tuple(_out_dim(d, index) for d in t.shape), t.layout.order if t.layout else None, as_scalar and t.rank == 0) for t in self.func.out_types]
+        outs = [OutSpec(t.dtype, tuple(_out_dim(d, index) for d in t.shape), t.layout.order if t.layout else None, as_scalar and t.rank == 0)
+                for t in self.func.out_types]
         needs_shapes = any(d is None for o in outs for d in o.dims)
         extra = sum(isinstance(d, Sym) and d.index >= len(symbols) for a in args for d in a.dims)
         long = any(k.get("kind") == "scan" for k in self.meta.get("kernels", ()))  # little data, but any number of rounds: Ctrl-C must get through
@@ -120,7 +124,8 @@ class Kernel:
         """Arrays in the order of the function's arguments."""
         index = {s: i for i, s in enumerate(self.func.symbols())}
         spare = [len(index)]
-        return [ArgSpec("array", t.dtype, tuple(_in_dim(d, index, spare) for d in t.shape), t.layout.order if t.layout else None, i) for i, t in enumerate(self.func.arg_types)]
+        return [ArgSpec("array", t.dtype, tuple(_in_dim(d, index, spare) for d in t.shape), t.layout.order if t.layout else None, i)
+                for i, t in enumerate(self.func.arg_types)]
 
 
 def _in_dim(d: Any, index: dict[str, int], spare: list[int]) -> Any:

@@ -1,0 +1,138 @@
+"""Calls with containers, keywords or strided arrays: what the trampoline cannot take apart itself.
+
+For each structure of arguments a small Python function is written. It takes the containers apart, gives the leaves to a trampoline of its own, which checks dtypes,
+ranks, layouts and sizes as it does for flat calls, and builds the result. Whatever does not fit gives ``MISS``, and the call goes the long way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime import call
+
+from . import kernels
+from .pytree import TreeDef
+
+__all__ = ["MISS", "Entry", "entry"]
+
+MISS = object()
+_MISSES = "    return MISS"
+
+
+class Entry:
+    """``run(args, kwargs)``: the result, or ``MISS``. ``function``: the trampoline of its leaves, to which instances are added."""
+
+    __slots__ = ("function", "run")
+
+    def __init__(self, function: call.Function, run: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        self.function, self.run = function, run
+
+
+def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDef, constants: Sequence[Any], traced: object) -> Entry | None:
+    """The entry for calls of structure ``tree`` whose leaves ``statics`` (by index) have these values; None where a container is of an unknown kind.
+
+    ``constants`` has an item per leaf of the result: the leaf, or ``traced`` where the kernel gives it.
+    """
+    writer = _Writer()
+    results = [f"r{i}" if c is traced else writer.constant(c) for i, c in enumerate(constants)]
+    taken = [r for r, c in zip(results, constants) if c is traced]
+    built = writer.building(out_tree, iter(results))
+    args, kwargs = tree.children
+    if not taken or built is None or not writer.take_apart(args, "args") or not writer.take_apart(kwargs, "kwargs"):
+        return None
+    for i, value in statics.items():
+        leaf, kept, kind = writer.leaves[i], writer.constant(value), writer.constant(type(value))
+        writer.lines += [f"if {leaf} is not {kept} and (type({leaf}) is not {kind} or {leaf} != {kept}):", _MISSES]
+    given = ", ".join(x for i, x in enumerate(writer.leaves) if i not in statics)
+    writer.lines += [f"result = function({given})", "if result is MISS:", _MISSES, f"{', '.join(taken)} = result", f"return {built}"]
+    inner: call.Function = call.make_callable(name, lambda *leaves: _packed_again(inner, leaves))
+    writer.names.update(MISS=MISS, function=inner)
+    exec("def run(args, kwargs):\n" + "".join(f"    {line}\n" for line in writer.lines), writer.names)
+    return Entry(inner, writer.names["run"])
+
+
+def _packed_again(function: call.Function, leaves: tuple[Any, ...]) -> Any:
+    """What a trampoline falls back to: arrays with gaps are packed, which is all that can be done without another kernel."""
+    dense = [np.ascontiguousarray(x) if type(x) is np.ndarray and kernels.dense_order(x) is False else x for x in leaves]
+    return function(*dense) if any(a is not b for a, b in zip(dense, leaves)) else MISS
+
+
+class _Writer:
+    """The lines of one entry. Names are made up, and values stand in its namespace: nothing of the user's becomes text."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.leaves: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.count = itertools.count()
+
+    def constant(self, value: Any) -> str:
+        """The name of ``value``."""
+        name = f"c{next(self.count)}"
+        self.names[name] = value
+        return name
+
+    def take_apart(self, tree: TreeDef, name: str) -> bool:
+        """Checks what ``name`` holds and gives its leaves names; False where the container is of an unknown kind."""
+        if tree.kind is None:
+            self.leaves.append(name)
+            return True
+        if tree.kind == "none":
+            self.lines += [f"if {name} is not None:", _MISSES]
+            return True
+        parts = [f"v{next(self.count)}" for _ in tree.children]
+        size = "" if _is_dataclass(tree) else f" or len({name}) != {len(parts)}"
+        self.lines += [f"if type({name}) is not {self.constant(tree.kind)}{size}:", _MISSES]
+        if tree.kind is dict:
+            if not _sortable(tree.meta):  # then their order would decide which leaf is which
+                return False
+            self.lines += [f"{part} = {name}.get({self.constant(key)}, MISS)" for part, key in zip(parts, tree.meta)]
+        elif _is_dataclass(tree):
+            self.lines += [f"{part} = getattr({name}, {self.constant(field)})" for part, field in zip(parts, tree.meta[1:])]
+        elif tree.kind not in (tuple, list) and not _is_named(tree):
+            return False
+        elif parts:
+            self.lines.append(f"{', '.join(parts)}, = {name}")
+        return all(self.take_apart(child, part) for child, part in zip(tree.children, parts))
+
+    def building(self, tree: TreeDef, leaves: Iterator[str]) -> str | None:
+        """The expression that builds a tree; None where the container is of an unknown kind."""
+        if tree.kind is None:
+            return next(leaves)
+        if tree.kind == "none":
+            return "None"
+        parts = [self.building(child, leaves) for child in tree.children]
+        inner = ", ".join([p for p in parts if p is not None])
+        if None in parts:
+            return None
+        if tree.kind is list:
+            return f"[{inner}]"
+        if tree.kind is tuple:
+            return f"({inner},)" if parts else "()"
+        if _is_named(tree):
+            return f"{self.constant(tree.kind)}({inner})"
+        if tree.kind is not dict and not _is_dataclass(tree):
+            return None
+        keys = tree.meta if tree.kind is dict else tree.meta[1:]
+        items = ", ".join(f"{self.constant(k)}: {p}" for k, p in zip(keys, parts))
+        return f"{{{items}}}" if tree.kind is dict else f"{self.constant(tree.kind)}(**{{{items}}})"
+
+
+def _is_named(tree: TreeDef) -> bool:
+    return isinstance(tree.kind, type) and issubclass(tree.kind, tuple) and tree.meta == ("named",)
+
+
+def _is_dataclass(tree: TreeDef) -> bool:
+    return isinstance(tree.kind, type) and dataclasses.is_dataclass(tree.kind) and tree.meta[:1] == ("dataclass",)
+
+
+def _sortable(keys: tuple[Any, ...]) -> bool:
+    try:
+        return sorted(keys) == list(keys)
+    except TypeError:
+        return False
