@@ -70,7 +70,7 @@ def _paths(tree: TreeDef, base: str) -> list[str]:
     if tree.kind == "none":
         return []
     keys: Sequence[Any] = range(len(tree.children))
-    if tree.meta[:1] == ("named",):
+    if tree.meta == ("named",) and issubclass(tree.kind, tuple):
         keys = tree.kind._fields
     elif tree.meta:
         keys = tree.meta[1:] if tree.meta[0] == "dataclass" and not issubclass(tree.kind, dict) else tree.meta

@@ -487,7 +487,10 @@ def _paths(tree: TreeDef, base: str) -> list[str]:
         return [base]
     if tree.kind == "none":
         return []
-    keys = tree.meta[1:] if tree.meta[:1] == ("dataclass",) else (tree.meta if isinstance(tree.kind, type) and issubclass(tree.kind, dict) else range(len(tree.children)))
+    if issubclass(tree.kind, dict):
+        keys: Sequence[Any] = tree.meta
+    else:
+        keys = tree.meta[1:] if tree.meta[:1] == ("dataclass",) else range(len(tree.children))
     return [p for k, c in zip(keys, tree.children) for p in _paths(c, f"{base}_{k}")]
 
 

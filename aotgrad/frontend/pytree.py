@@ -75,7 +75,7 @@ def _unflatten(t: TreeDef, leaves: Any) -> Any:
     children = [_unflatten(c, leaves) for c in t.children]
     if t.kind in (tuple, list):
         return t.kind(children)
-    if t.meta[:1] == ("named",):
+    if t.meta == ("named",) and issubclass(t.kind, tuple):
         return t.kind(*children)
     if t.meta[:1] == ("dataclass",) and isinstance(t.kind, type) and dataclasses.is_dataclass(t.kind):
         return t.kind(**dict(zip(t.meta[1:], children)))
