@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from aotgrad_runtime import cache as cache_module
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError

@@ -15,6 +15,7 @@ import weakref
 
 import numpy as np
 import pytest
+
 from aotgrad_runtime import dtypes as dt
 from aotgrad_runtime.call import ArgSpec, Attr, Cell, Fixed, Global, Instance, OutSpec, Sym, function, make_callable, prebind
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from aotgrad_runtime import dtypes as dt
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym, blob_x86_64, function, make_callable, prebind
 from aotgrad_runtime.call import machine as machine_module

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
-from aotgrad_runtime import loader
-from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
 from aotgrad.codegen.elf import link_relocatable, link_shared, write_archive
 from aotgrad.codegen.elf.machines import MACHINES, OutOfRange
+from aotgrad_runtime import loader
+from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
 X86 = os.uname().machine == "x86_64"
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ELF libraries are loaded on Linux only")

@@ -11,6 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
+
 from aotgrad_runtime import dtypes, modes, printing
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as T
