@@ -14,6 +14,7 @@ from .access import Access, Map, compose
 from .bufferise import Buffers
 from .fusion import Item, Nest, Plan, weight
 from .kernel import KernelBuilder
+from .windows import OVERLAY, WINDOW, Range, covers, outside
 
 __all__ = ["Graph", "Node", "Slot", "apply"]
 
@@ -28,9 +29,9 @@ class Slot:
 
 
 class Node:
-    """``kind``: load, index, const, ew, slot, value. ``dims``: dims of the space it varies with. ``val``: the register, once computed at its level."""
+    """``kind``: load, index, guard, const, ew, slot, value. ``dims``: dims of the space it varies with. ``val``: the register, once computed at its level."""
 
-    __slots__ = ("access", "args", "dims", "fn", "kind", "level", "op", "places", "slot", "val")
+    __slots__ = ("access", "args", "dims", "fn", "guard", "kind", "level", "op", "places", "slot", "val")
 
     def __init__(self, kind: str, dims: frozenset[int], op: Op | None = None, args: Sequence[Node] = (), access: Access | None = None,
                  places: Sequence[tuple[DimLike, dict[int, DimLike]]] = (), slot: Slot | None = None, val: Any = None, fn: Any = None) -> None:
@@ -38,14 +39,28 @@ class Node:
         self.places = list(places)  # (base, strides) of the load, or of each index
         self.slot, self.val, self.fn = slot, val, fn
         self.level = 0
+        self.guard: Node | None = None  # of a load that may be outside its buffer: where it is not
 
 
 def apply(kb: KernelBuilder, lanes: int, op: Op, vals: Sequence[Value]) -> Value:
     """The kernel-level meaning of an elementwise op on registers."""
+    kb.loc = op.loc
+    if op.name == OVERLAY:
+        return _overlay(kb, lanes, op, *vals)
     low = opdef.get(op.name).lower
     assert isinstance(low, opdef.Scalar)
-    kb.loc = op.loc
     return low.fn(kb.scalars(lanes), op, *vals)  # type: ignore[no-any-return]
+
+
+def _overlay(kb: KernelBuilder, lanes: int, op: Op, inside: Value, acc: Value, *pieces: Value) -> Value:
+    k, x = kb.scalars(lanes), acc
+    for add, piece in zip(op.attrs["add"], pieces):
+        x = k.add(x, piece) if add else piece
+    return k.select(inside, x, acc)
+
+
+Key = tuple[Value, Map, bool]
+"""A value at a map; whether the map may lead outside it, because a window is above."""
 
 
 class Graph:
@@ -53,11 +68,12 @@ class Graph:
 
     def __init__(self, item: Item, plan: Plan, buffers: Buffers, regs: dict[Value, Value]) -> None:
         self.item, self.plan, self.buffers, self.regs = item, plan, buffers, regs
+        self.nest = item if isinstance(item, Nest) else None
         self.slots: dict[Value, tuple[Slot, frozenset[int]]] = {}
         self.member: Callable[[Value], str | Access] = lambda v: "compute"
         self.nodes: list[Node] = []
-        self._memo: dict[tuple[Value, Map], Node] = {}
-        self._outer: dict[tuple[Value, Map], Node] = {}
+        self._memo: dict[Key, Node] = {}
+        self._outer: dict[Key, Node] = {}
         self._loads: dict[Any, Node] = {}
         self.outer_dims: frozenset[int] = frozenset()
 
@@ -67,9 +83,9 @@ class Graph:
         self._memo = dict(self._outer)
         self._loads = {k: n for k, n in self._loads.items() if n.dims <= self.outer_dims}
 
-    def node(self, v: Value, m: Map) -> Node:
-        """The node of ``v`` at map ``m``, with all it needs (without recursion: chains may be long)."""
-        stack: list[tuple[Value, Map]] = [(v, m)]
+    def node(self, v: Value, m: Map, loose: bool = False) -> Node:
+        """The node of ``v`` at map ``m``, with all it needs (without recursion: chains may be long). ``loose``: where ``m`` leads outside ``v``, anything."""
+        stack: list[Key] = [(v, m, loose)]
         while stack:
             key = stack[-1]
             if key in self._memo:
@@ -81,26 +97,28 @@ class Graph:
                 if missing:
                     stack.extend(missing)
                     continue
-                made = self._combine(key[0], [self._memo[k] for k in needs])
+                made = self._combine(key, [self._memo[k] for k in needs])
             self._memo[key] = made
             if made.dims <= self.outer_dims:
                 self._outer[key] = made
             stack.pop()
-        return self._memo[(v, m)]
+        return self._memo[(v, m, loose)]
 
     def _add(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
 
-    def _combine(self, v: Value, args: list[Node]) -> Node:
-        op = v.op
+    def _combine(self, key: Key, args: list[Node]) -> Node:
+        op = key[0].op
         assert op is not None
         if op.name == "stop_gradient" or op.name in ("relayout",) or self.plan.kind.get(op) in ("view", "red"):
             return args[0]
+        if op.name == OVERLAY:
+            args = [self._guard(covers(op, key[1])), *args]
         return self._add(Node("ew", frozenset().union(*(a.dims for a in args)), op, args))
 
-    def _expand(self, v: Value, m: Map) -> tuple[Node | None, list[tuple[Value, Map]]]:
-        """A finished node, or the (value, map) pairs it needs."""
+    def _expand(self, v: Value, m: Map, loose: bool) -> tuple[Node | None, list[Key]]:
+        """A finished node, or the keys it needs."""
         plan = self.plan
         v = plan.operand(self.item, v)
         if v in self.slots:
@@ -108,36 +126,51 @@ class Graph:
             return Node("slot", dims, slot=slot), []
         if v in self.regs:
             return Node("value", frozenset(), val=self.regs[v]), []
-        nest = self.item if isinstance(self.item, Nest) else None
-        if nest is not None and nest.members.get(v) == m:
+        if self.nest is not None and self.nest.members.get(v) == m:
             how = self.member(v)
             if isinstance(how, Access):
-                return self._load(how, tuple((0, ((d, 1),)) for d in range(len(nest.space)))), []
+                whole = tuple((0, ((d, 1),)) for d in range(len(self.nest.space)))
+                return self._load(how, whole, self._reach(v, m, loose)), []
             assert v.op is not None
-            return self._source(v, m) or (None, [(o, m) for o in v.op.operands])
+            return self._source(v, m) or (None, [(o, m, loose) for o in v.op.operands])
         op = v.op
         if op is not None and plan.kind[op] == "idx":
             return self._source(v, m) or (None, [])  # never from memory, where a writer may have been already
         if self.buffers.knows(v):
-            return self._load(self.buffers.stored(v), m), []
+            return self._load(self.buffers.stored(v), m, self._reach(v, m, loose)), []
         assert op is not None, "an argument without a place"
         kind = plan.kind[op]
         if kind == "view":
             src = op.operands[0]
-            return None, [(src, compose(plan.views[op], src.type.shape, m))]
+            return None, [(src, compose(plan.views[op], src.type.shape, m), loose or op.name == WINDOW)]
         if kind == "alias":
-            return self._load(self.buffers.access(self.item, v), m), []
-        return self._source(v, m) or (None, [(o, m) for o in op.operands])
+            return self._load(self.buffers.access(self.item, v), m, self._reach(v, m, loose)), []
+        return self._source(v, m) or (None, [(o, m, loose) for o in op.operands])
 
-    def _load(self, access: Access, m: Map) -> Node:
+    def _reach(self, v: Value, m: Map, loose: bool) -> list[Range]:
+        return outside(m, v.type.shape, self.nest.space if self.nest is not None else ()) if loose else []
+
+    def _load(self, access: Access, m: Map, ranges: Sequence[Range] = ()) -> Node:
         base, strides = access.at(m)
-        key = (access.store, base, tuple(sorted(strides.items(), key=lambda t: t[0])))
+        key = (access.store, base, tuple(sorted(strides.items(), key=lambda t: t[0])), tuple(ranges))
         found = self._loads.get(key)
         if found is None:
-            found = self._loads[key] = self._add(Node("load", frozenset(strides), access=access, places=[(base, strides)]))
+            guard = self._guard(ranges) if ranges else None
+            dims = frozenset(strides) if guard is None else guard.dims | frozenset(strides)
+            found = self._loads[key] = self._add(Node("load", dims, access=access, places=[(base, strides)]))
+            found.guard = guard
         return found
 
-    def _source(self, v: Value, m: Map) -> tuple[Node, list[tuple[Value, Map]]] | None:
+    def _guard(self, ranges: Sequence[Range]) -> Node:
+        """Whether every position is in its range: places are positions and sizes in turn."""
+        key = ("guard", tuple(ranges))
+        found = self._loads.get(key)
+        if found is None:
+            places = [p for (off, terms), size in ranges for p in ((off, dict(terms)), (size, {}))]
+            found = self._loads[key] = self._add(Node("guard", frozenset(d for _, terms in places for d in terms), places=places))
+        return found
+
+    def _source(self, v: Value, m: Map) -> tuple[Node, list[Key]] | None:
         op = v.op
         assert op is not None
         if self.plan.kind[op] != "idx":

@@ -21,10 +21,12 @@ from ..ir.opdef import ViewMap
 from ..ir.types import TensorType
 from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
 from .prepare import prepare
+from .windows import OVERLAY, WINDOW, window_map
 
 __all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "view_of", "weight", "write_map"]
 
 CHEAP = 2
+_AGAIN = 16  # total weight of what is computed anew at several shifts of one nest rather than stored
 _WEIGHTS = {"div": 4, "sqrt": 4, "pow": 24}
 WRITES = frozenset(("insert", "insert_add"))
 _KEEP = 8
@@ -100,6 +102,10 @@ def far_rows(t: TensorType, memory: Sequence[int], kept: Iterable[int]) -> bool:
 
 def view_of(op: Op) -> ViewMap | None:
     """The op as a view of operand 0, when it is one."""
+    if op.name == WINDOW:
+        return window_map(op)
+    if op.name == OVERLAY:
+        return None
     low = opdef.get(op.name).lower
     if isinstance(low, opdef.View):
         return low.fn(op)
@@ -118,6 +124,8 @@ def classify(op: Op) -> str:
     """``view``, ``alias`` (a reshape that is no affine view), ``ew``, ``idx``, ``red`` or ``kern``."""
     if view_of(op) is not None:
         return "view"
+    if op.name == OVERLAY:
+        return "ew"
     if op.name == "reshape":
         return "alias"
     low = opdef.get(op.name).lower
@@ -136,10 +144,17 @@ def weight(op: Op) -> int:
     """What an elementwise op costs: 1 for an addition, 16 for a function like exp."""
     if op.name in _WEIGHTS:
         return _WEIGHTS[op.name]
+    if op.name == OVERLAY:
+        return len(op.operands)
     definition = opdef.get(op.name)
     if isinstance(definition.derivative, opdef.Partials) and len(op.operands) == 1 and op.name not in ("abs",):
         return 16
     return 16 if op.name == "atan2" else 1
+
+
+def _shifts(maps: Iterable[Map]) -> bool:
+    """Whether maps differ in their offsets alone: neighbours of a stencil."""
+    return len({tuple(terms for _, terms in m) for m in maps}) == 1
 
 
 class Plan:
@@ -153,6 +168,7 @@ class Plan:
         ops, outputs = prepare(block)
         self.ops: list[Op] = list(ops)
         self.outputs: list[Value] = list(outputs)
+        self.windowed = any(op.name == WINDOW for op in self.ops)
         self.kind: dict[Op, str] = {}
         self.views: dict[Op, ViewMap] = {}
         self.items: list[Item] = []
@@ -257,7 +273,7 @@ class _Analysis:
 
     def _order_of(self, op: Op) -> tuple[int, ...] | None:
         known = self.order.get(op.operands[0]) if op.operands else None
-        if op.name in ("relayout", "slice"):
+        if op.name in ("relayout", "slice", WINDOW):
             return known
         if op.name == "permute":
             return known and tuple(op.attrs["perm"].index(d) for d in known)
@@ -462,6 +478,7 @@ class _Analysis:
         for item, how in uses:
             if isinstance(how, tuple):
                 maps.setdefault(item, set()).add(how)
+        cheap = cheap or not mem and any(len(ms) > 1 and _shifts(ms) and self.cost[v] * len(ms) <= _AGAIN for ms in maps.values())
         for item, ms in maps.items():
             if isinstance(item, Nest) and len(ms) == 1 and self._fold(op, item, next(iter(ms)), uses, cheap):
                 return

@@ -19,6 +19,7 @@ from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
 from .fusion import Item, Nest, size_one, write_map
+from .guards import both, guarded, inside
 from .kernel import Index, as_ktype, register
 from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, rank_of
 from .phases import Phases
@@ -101,7 +102,7 @@ class NestEmitter:
         for v in split.buffered:
             if split.home[v] == p:
                 a = self.scratch[v]
-                ph.roots.append(Root(graph.node(v, nest.members[v]), a.store, a.at(full)))
+                ph.roots.append(Root(graph.node(v, nest.members[v], loose=self.cx.plan.windowed), a.store, a.at(full)))
         for w in nest.writes:
             if split.home[w.result] == p:
                 source = w.operands[1]
@@ -566,7 +567,7 @@ class NestEmitter:
         """Computes nodes outside all loops; loads from inputs are shared in the block."""
         known = self.cx.loaded
         for n in nodes:
-            if n.kind != "load":
+            if n.kind != "load" or n.guard is not None:
                 n.val = self._compute(n, {}, 1, None)
                 continue
             assert n.access is not None
@@ -597,7 +598,11 @@ class NestEmitter:
             return apply(self.kb, lanes, n.op, [self._value(a, env) for a in n.args])
         if n.kind == "load":
             assert n.access is not None
+            if n.guard is not None:
+                return self._load_inside(self._value(n.guard, env), n.access.store, n.places[0], lanes, mask)
             return self._load(n.access.store, n.places[0], lanes, mask)
+        if n.kind == "guard":
+            return inside(self.kb, [self._positions(p, lanes) for p in n.places[::2]], [self.kb.dim(p[0]) for p in n.places[1::2]])
         assert n.op is not None
         low = opdef.get(n.op.name).lower
         assert isinstance(low, opdef.Index)
@@ -642,6 +647,19 @@ class NestEmitter:
         at = self._positions(place, lanes)
         assert not isinstance(at, int)
         return self.kb.gather(store.mem, at, mask)
+
+    def _load_inside(self, guard: Value, store: Store, place: Place, lanes: int, mask: Value | None) -> Value:
+        """A load only where the guard holds."""
+        if as_ktype(guard.type).lanes == 1 and (lanes == 1 or self._uniform(place)):
+            return guarded(self.kb, guard, lambda: self._load(store, place, lanes, mask), register(store.dtype))
+        stride, on = self._inner_stride(place), self.kb.broadcast(both(self.kb, guard, mask), lanes)
+        if isinstance(stride, int) and stride in (0, 1):  # a stride of 0 from lane to lane comes with loops over no elements only
+            return self.kb.load(store.mem, self.position(place), lanes, on)
+        return self._load(store, place, lanes, on)
+
+    def _uniform(self, place: Place) -> bool:
+        stride = self._inner_stride(place)
+        return isinstance(stride, int) and stride == 0
 
     def _put(self, value: Value, store: Store, place: Place, lanes: int, mask: Value | None) -> None:
         value = self.kb.scalars(lanes).vector(value)

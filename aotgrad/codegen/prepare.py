@@ -9,6 +9,7 @@ from aotgrad_runtime.dtypes import int64
 
 from ..ir.builder import Builder
 from ..ir.core import Block, Op, Value
+from .windows import overlays
 
 __all__ = ["prepare"]
 
@@ -32,7 +33,7 @@ _EXPANSIONS: dict[str, Any] = {"argmax": _argreduce, "argmin": _argreduce}
 def prepare(block: Block) -> tuple[list[Op], Sequence[Value]]:
     """Ops and outputs of a block, which itself stays as it is."""
     if not any(op.name in _EXPANSIONS for op in block.ops):
-        return list(block.ops), block.outputs
+        return overlays(block.ops, block.outputs)
     env: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in block.ops:
@@ -47,4 +48,4 @@ def prepare(block: Block) -> tuple[list[Op], Sequence[Value]]:
             ops.append(new)
         else:
             ops.append(op)
-    return ops, [env.get(o, o) for o in block.outputs]
+    return overlays(ops, [env.get(o, o) for o in block.outputs])
