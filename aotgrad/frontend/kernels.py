@@ -158,7 +158,8 @@ def build(func: Func, name: str, options: Options | None = None, on_error: Any =
         return found
     entry = cache().get(key)
     if entry is None:
-        compiled = compiler.driver.compile_func(func, name, target(), opts)
+        with collector_paused():  # eager kernels come here from outside of any
+            compiled = compiler.driver.compile_func(func, name, target(), opts)
         entry = cache().put(key, compiled.so, compiled.meta)
     library = entry.load()
     flat = call.make_callable(name, refuse)

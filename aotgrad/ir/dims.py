@@ -153,6 +153,9 @@ class Dim:
 
     def substitute(self, env: Mapping[str, DimLike]) -> DimLike:
         """The value with each symbol in ``env`` replaced; symbols not in it stay."""
+        name = self.as_symbol()
+        if name is not None:  # nearly all sizes: half of the time of a trace went into the general way
+            return env.get(name, self)
         total: DimLike = 0
         for mono, coeff in self.terms:
             part: DimLike = coeff
@@ -177,9 +180,13 @@ class Dim:
 
     def as_symbol(self) -> str | None:
         """The name, if this is one bare symbol."""
-        if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1 and self.terms[0][0][0][1] == 1 and self.terms[0][0][0][0][0] == "sym":
-            return str(self.terms[0][0][0][0][1])
-        return None
+        if len(self.terms) != 1:
+            return None
+        mono, coeff = self.terms[0]
+        if coeff != 1 or len(mono) != 1:
+            return None
+        atom, power = mono[0]
+        return str(atom[1]) if power == 1 and atom[0] == "sym" else None
 
     def __str__(self) -> str:
         return to_text(self)
@@ -221,6 +228,8 @@ def _mono_key(mono: Mono) -> tuple[object, ...]:
 
 
 def _mul_mono(a: Mono, b: Mono) -> Mono:
+    if not a or not b:
+        return a or b
     powers: dict[Atom, int] = dict(a)
     for atom, p in b:
         powers[atom] = powers.get(atom, 0) + p
@@ -236,6 +245,8 @@ def _make(terms: Iterable[tuple[Mono, int]]) -> DimLike:
         return 0
     if len(kept) == 1 and () in kept:
         return kept[()]
+    if len(kept) == 1:
+        return Dim(tuple(kept.items()))
     return Dim(tuple(sorted(kept.items(), key=lambda t: _mono_key(t[0]))))
 
 
