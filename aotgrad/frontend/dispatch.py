@@ -15,9 +15,9 @@ from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, defaults, native
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradTypeError
-from aotgrad_runtime.tensor import ArrayTensor, Tensor
+from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import eager
+from . import eager, quick
 from .front import FrontBuilder, Operand, Public, emit_public, number_operand, publics
 from .program import Program
 from .promotion import Kind
@@ -176,7 +176,7 @@ def _restore(results: Any, make: Callable[[Any], Any]) -> Any:
 # ---- eager ------------------------------------------------------------------------------------------------------------------------
 
 _CACHE_SIZE = 4096
-_programs: OrderedDict[Any, tuple[Program, Any]] = OrderedDict()
+_programs: OrderedDict[Any, tuple[Program, Any, list[Any]]] = OrderedDict()
 
 
 def _freeze(value: Any) -> Any:
@@ -213,7 +213,8 @@ def _key(public: Public, arguments: dict[str, Any], operands: list[Any], flavour
     return tuple(key)
 
 
-def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> Any:
+def _entry(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> tuple[Program, Any, list[Any]]:
+    """The program of a call, the container of its results, and the NumPy dtypes of its operands."""
     key = _key(public, arguments, operands, flavour)
     try:
         entry = _programs.get(key)
@@ -224,7 +225,14 @@ def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], f
         entry = _programs[key] = _build(public, arguments, operands, flavour)
         if len(_programs) > _CACHE_SIZE:
             _programs.popitem(last=False)
-    program, structure, dtypes = entry  # type: ignore[misc]
+    return entry
+
+
+def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour) -> Any:
+    program, structure, dtypes = _entry(public, arguments, operands, flavour)
+    program.calls += 1
+    if program.calls == quick.HOT and flavour.torch and structure is None:
+        quick.promote(public, arguments, operands, program)
     inputs = [x if isinstance(x, Tensor) else np.asarray(x, dtype=d) for x, d in zip(operands, dtypes) if d is not _SKIP]
     outs = program.run(inputs) if flavour.cls is None else eager.apply(program, inputs, flavour.cls)
     if flavour.cls is None:
@@ -232,6 +240,12 @@ def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], f
     if structure is None:
         return outs[0]
     return structure(*outs) if hasattr(structure, "_fields") else structure(outs)
+
+
+def _static(public: Public, kinds: str, shape: tuple[int, ...], dtype: DType) -> Program:
+    """The program of a call on tensors ("t") of this shape and on Python numbers ("f")."""
+    operands = [wrap(np.broadcast_to(np.zeros((), dtype.np), shape)) if k == "t" else 1.0 for k in kinds]
+    return _entry(public, dict(zip(public.tensors, operands)), operands, _TORCH)[0]
 
 
 run_eager: Callable[..., Any] = _run_eager
@@ -334,12 +348,28 @@ def program_of(name: str, types: Sequence[TensorType], body: Callable[..., Any])
 
 # ---- tables -----------------------------------------------------------------------------------------------------------------------
 
+def short(public: Public, slow: Callable[..., Any]) -> Callable[..., Any] | None:
+    """``slow``, a function of the operands alone, with the short way in front (see ``quick``); None where there is none."""
+    names = public.tensors
+    if public.op.variadic or public.star or len(names) not in (1, 2) or tuple(public.layout.positional[:len(names)]) != names:
+        return None
+    public.quick = public.quick or quick.Quick(public, _static)
+    return (quick.unary if len(names) == 1 else quick.binary)(public.quick, slow)
+
+
 def function(public: Public, name: str) -> Callable[..., Any]:
     """The public function."""
+
+    fast = short(public, lambda *args: call(public, args, {})) if TORCH.get(name) is public else None
+    count = len(public.tensors)
 
     def fn(*args: Any, **kwargs: Any) -> Any:
         return call(public, args, kwargs)
 
+    def quick_fn(*args: Any, **kwargs: Any) -> Any:
+        return fast(*args) if len(args) == count and not kwargs else call(public, args, kwargs)  # type: ignore[misc]
+
+    fn = fn if fast is None else quick_fn
     fn.__name__ = fn.__qualname__ = name
     fn.__module__ = "aotgrad"
     fn.__doc__ = public.op.doc

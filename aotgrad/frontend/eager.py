@@ -12,12 +12,12 @@ import numpy as np
 
 from aotgrad_runtime import modes
 from aotgrad_runtime.printing import with_suffixes
-from aotgrad_runtime.tape import Extra, Node, SavedArray, cell_of, edge_of, extra_of
+from aotgrad_runtime.tape import Extra, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from .program import Program
 
-__all__ = ["LEVEL_STEP", "Dual", "Kept", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view"]
+__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view", "replay"]
 
 
 class OpNode(Node):
@@ -26,22 +26,27 @@ class OpNode(Node):
     __slots__ = ()
 
     def apply(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
-        program, active, inputs, outputs, cls = self._saved
-        remade = {i: kept.data for i, kept in outputs.items()}
-        floats, shapes = _float_outputs(program), program.func.out_types
-        present = [False] * len(shapes)
-        for j, i in enumerate(floats):
-            present[i] = cts[j] is not None
-        pullback = program.pullback(active, tuple(present))
-        given = [c for c in cts if c is not None]
-        if modes.state.grad:
-            kept_outs = [make_output(remade[i], self, floats.index(i), cls) if i in floats else wrap(remade[i], cls) for i in pullback.outputs]
-            found = apply(pullback.program, [*(inputs[i].value() for i in pullback.inputs), *kept_outs, *given], cls)
-        else:
-            arrays = [*(inputs[i].kept.data for i in pullback.inputs), *(remade[i] for i in pullback.outputs), *(c._data for c in given)]
-            found = [wrap(x, cls) for x in pullback.program.run(arrays)]
-        grads, gives = iter(found), iter(pullback.gives)
-        return tuple(next(grads) if on and next(gives) else None for on in active)
+        return replay(self, self._saved, cts)
+
+
+def replay(node: Node, saved: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The backward program of what an ``OpNode`` saved: recorded where that is wanted."""
+    program, active, inputs, outputs, cls = saved
+    remade = {i: kept.data for i, kept in outputs.items()}
+    floats, shapes = _float_outputs(program), program.func.out_types
+    present = [False] * len(shapes)
+    for j, i in enumerate(floats):
+        present[i] = cts[j] is not None
+    pullback = program.pullback(active, tuple(present))
+    given = [c for c in cts if c is not None]
+    if modes.state.grad:
+        kept_outs = [make_output(remade[i], node, floats.index(i), cls) if i in floats else wrap(remade[i], cls) for i in pullback.outputs]
+        found = apply(pullback.program, [*(inputs[i].value() for i in pullback.inputs), *kept_outs, *given], cls)
+    else:
+        arrays = [*(inputs[i].kept.data for i in pullback.inputs), *(remade[i] for i in pullback.outputs), *(c._data for c in given)]
+        found = [wrap(x, cls) for x in pullback.program.run(arrays)]
+    grads, gives = iter(found), iter(pullback.gives)
+    return tuple(next(grads) if on and next(gives) else None for on in active)
 
 
 _node_types: dict[tuple[str, int], type[OpNode]] = {}
@@ -103,10 +108,9 @@ class ViewExtra(Extra):
     when it is gone.
     """
 
-    __slots__ = ("how", "parent")
+    cell: VersionCell
 
     def __init__(self, parent: Any, how: tuple[Any, ...]) -> None:
-        super().__init__()
         self.parent: Any = _Strong(parent) if isinstance(parent._extra, ViewExtra) else weakref.ref(parent)
         self.how = how
         self.cell = cell_of(parent)
@@ -116,7 +120,10 @@ class ViewExtra(Extra):
 def mark_view(out: Any, parent: Any, how: Any) -> None:
     """Makes ``out`` a view of ``parent``: they share a version counter, and writes to one reach the other."""
     out._extra = extra = ViewExtra(parent, how)
-    views = extra.cell.views  # type: ignore[union-attr]
+    cell = extra.cell
+    views = cell.views
+    if views is None:
+        views = cell.views = []
     if len(views) >= 16 and len(views) & (len(views) - 1) == 0:  # now and then the dead go
         views[:] = [r for r in views if r() is not None]
     views.append(weakref.ref(out))

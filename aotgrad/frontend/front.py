@@ -155,6 +155,8 @@ class _Layout:
 class Public:
     """A public function: its op, its signature, which parameters are arrays, and how arguments become ops."""
 
+    quick: Any = None  # its short way in eager (``quick.Quick``), for functions that have one
+
     def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any, node_name: str | None = None) -> None:
         self.op, self.name, self.canon, self.text = op, name, canon, signature
         self.node_name = node_name or op.node_name

@@ -143,7 +143,7 @@ def _write_back(x: Any) -> None:
         root = child = parent
     if root._extra is None or root._extra.cell is None:
         return
-    for ref in list(root._extra.cell.views):  # in the order they were made: a view comes after what it is a view of
+    for ref in list(root._extra.cell.views or ()):  # in the order they were made: a view comes after what it is a view of
         view = ref()
         parent = None if view is None else _parent(view)
         if parent is None or id(view) in fresh or id(parent) not in fresh:

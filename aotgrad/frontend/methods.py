@@ -46,16 +46,17 @@ def _binary(public: Public) -> Method:
     def forward(self: Any, other: Any) -> Any:
         return run(public, {first: self, second: other}) if _fits(self, other) else NotImplemented
 
-    return forward
+    return dispatch.short(public, forward) or forward
 
 
 def _reflected(public: Public) -> Method:
     first, second = public.layout.positional[:2]
 
-    def backward(self: Any, other: Any) -> Any:
+    def backward(other: Any, self: Any) -> Any:
         return run(public, {first: other, second: self}) if _fits(self, other) else NotImplemented
 
-    return backward
+    fast = dispatch.short(public, backward) or backward
+    return lambda self, other: fast(other, self)
 
 
 def _augmented(public: Public, name: str) -> Method:
@@ -75,7 +76,7 @@ def _unary(public: Public) -> Method:
     def unary(self: Any) -> Any:
         return run(public, {first: self})
 
-    return unary
+    return dispatch.short(public, unary) or unary
 
 
 def _bits(method: Method, symbol: str) -> Method:

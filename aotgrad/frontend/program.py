@@ -39,10 +39,11 @@ class Pullback:
 class Program:
     """``func`` (all sizes static) ready to run on arrays."""
 
-    __slots__ = ("_jvps", "_plan", "_vjps", "backward", "func", "name", "runner", "view")
+    __slots__ = ("_jvps", "_plan", "_vjps", "backward", "calls", "func", "name", "runner", "view")
 
     def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
         self.func, self.name, self.runner = func, name, runner
+        self.calls = 0  # in eager
         self.backward = False  # a gradient of it that is structurally zero is None; one of an operation of the user's is zeros, as in torch
         self.view = view  # how results show the memory of the first input; None: they have their own
         self._plan: list[Any] | None = None

@@ -17,7 +17,7 @@ from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
     "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate",
-    "cell_of", "edge_of", "edges_of", "extra_of", "installed", "node_extra_of",
+    "cell_of", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -83,25 +83,30 @@ class RemovableHandle:
 class SavedArray:
     """An array kept for a backward pass: as it was, whatever happens to its memory later."""
 
-    __slots__ = ("__weakref__", "data")
+    __slots__ = ("data",)
 
     def __init__(self, data: Array) -> None:
         self.data = data
 
 
+def _holders(known: list[SavedArray], place: int) -> int:
+    """How often an entry of ``known`` is referenced: told by the same code for one that nobody else holds, below."""
+    return sys.getrefcount(known[place])
+
+
+_UNUSED: Final = _holders([SavedArray(np.empty(0))], 0)
+
+
 class VersionCell:
     """Counts in-place changes of one storage; all views of it share the cell. It knows which arrays of the storage are saved, and copies them before a write.
 
-    ``views``: the views of this storage that the frontend made, for it to keep up to date.
+    ``views``: the views of this storage that the frontend made, for it to keep up to date. The defaults below keep making one cheap.
     """
 
-    __slots__ = ("__weakref__", "_limit", "_saved", "version", "views")
-
-    def __init__(self, version: int = 0) -> None:
-        self.version = version
-        self._saved: list[weakref.ref[SavedArray]] | None = None
-        self._limit = 16
-        self.views: list[weakref.ref[Value]] = []
+    version = 0
+    views: list[weakref.ref[Value]] | None = None
+    _saved: list[SavedArray] | None = None  # the last is the newest; who is referenced here alone is needed by nobody
+    _limit = 4
 
     def save(self, data: Array) -> SavedArray:
         """``data``, an array of this storage, kept as it is now; several savers of one array share it."""
@@ -109,39 +114,43 @@ class VersionCell:
         if known is None:
             known = self._saved = []
         elif known:
-            last = known[-1]()
-            if last is not None and last.data is data:
+            last = known[-1]
+            if last.data is data:
                 return last
             if len(known) >= self._limit:
-                known = self._saved = [r for r in known if r() is not None]
-                self._limit = max(16, 2 * len(known))
+                known = self.prune()
+                self._limit = max(4, 2 * len(known))
         saved = SavedArray(data)
-        known.append(weakref.ref(saved))
+        known.append(saved)
         return saved
+
+    def prune(self) -> list[SavedArray]:
+        """Forgets what no backward pass needs any more; gives the rest."""
+        known = self._saved or []
+        kept = self._saved = [known[i] for i in range(len(known)) if _holders(known, i) > _UNUSED]
+        return kept
 
     def bump(self) -> None:
         """Called before the memory changes: what is saved gets a copy of its own."""
         self.version += 1
         known, self._saved = self._saved, None
-        for ref in known or ():
-            saved = ref()
-            if saved is not None:
-                saved.data = saved.data.copy(order="K")
+        if known:
+            for i in range(len(known)):
+                if _holders(known, i) > _UNUSED:
+                    known[i].data = known[i].data.copy(order="K")
 
 
 class Extra:
     """What few tensors have. ``base`` is the tensor this one views, ``hooks`` are a leaf's (those of other tensors sit on their node)."""
 
-    __slots__ = ("accumulator", "base", "cell", "grad", "hooks", "inference", "post_hooks", "retains")
-
-    def __init__(self) -> None:
-        self.grad: Value | None = None
-        self.cell: VersionCell | None = None
-        self.base: Value | None = None
-        self.hooks: Hooks | None = None
-        self.post_hooks: Hooks | None = None
-        self.retains = self.inference = False
-        self.accumulator: weakref.ref[AccumulateGrad] | None = None
+    grad: Value | None = None
+    cell: VersionCell | None = None
+    base: Value | None = None
+    hooks: Hooks | None = None
+    post_hooks: Hooks | None = None
+    retains = False
+    inference = False
+    accumulator: weakref.ref[AccumulateGrad] | None = None
 
 
 class Value:
@@ -225,7 +234,10 @@ FREED_TEXT: Final = (
     "the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if "
     "you need to access saved tensors after calling backward."
 )
-_next_sequence: Final = itertools.count().__next__
+_LAST: Final = sys.maxsize
+_new: Final = object.__new__
+_weak: Final = weakref.ref
+next_sequence: Final = itertools.count().__next__
 
 
 class Node:
@@ -253,7 +265,7 @@ class Node:
     def __init__(self, next_functions: tuple[Edge, ...] = (), saved: Any = None) -> None:
         self.next_functions = next_functions
         self._saved = saved
-        self._seq = _next_sequence()
+        self._seq = next_sequence()
         self._extra = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -349,7 +361,7 @@ class AccumulateGrad(Node):
 
     def __init__(self, variable: Any) -> None:
         super().__init__()
-        self._seq = sys.maxsize  # runs as soon as its gradient is complete
+        self._seq = _LAST  # runs as soon as its gradient is complete
         self.variable = variable
 
     def apply(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -361,11 +373,18 @@ class AccumulateGrad(Node):
 
 def accumulator_of(leaf: Value) -> AccumulateGrad:
     """The one ``AccumulateGrad`` of a leaf while any graph uses it."""
-    extra = extra_of(leaf)
-    node = None if extra.accumulator is None else extra.accumulator()
-    if node is None:
-        node = AccumulateGrad(leaf)
-        extra.accumulator = weakref.ref(node)
+    extra = leaf._extra
+    if extra is None:
+        extra = leaf._extra = Extra()
+    ref = extra.accumulator
+    node = None if ref is None else ref()
+    if node is None:  # made as by AccumulateGrad(leaf), at a third of its cost: every graph on a leaf begins here
+        node = _new(AccumulateGrad)
+        node.next_functions = ()
+        node._saved = node._extra = None
+        node._seq = _LAST
+        node.variable = leaf
+        extra.accumulator = _weak(node)
     return node
 
 

@@ -293,6 +293,8 @@ class Tensor(Value):
         if self._requires_grad and not value._dtype.is_differentiable:
             raise AotgradRuntimeError(f"data set to a tensor that requires gradients must be floating point or complex dtype, not {value._dtype.name}")
         self._data = value._data
+        if self._extra is not None and self._extra.cell is not None:
+            self._extra.cell.prune()  # or it would hold the memory of before
 
     @property
     def _version(self) -> int:

@@ -1,0 +1,389 @@
+"""The short way of elementwise calls on tensors of one dtype and shape: no binding of arguments, no look-up of a program, one native kernel each way.
+
+A program that was run often enough (``HOT``) is derived once more with symbolic sizes, forward and backward, and compiled. From then on the call itself finds the
+kernel: the trampoline compares types and sizes, and where nothing fits the call goes the general way (``dispatch``), which has the same meaning. What is recorded
+is an ``OpNode`` like any other; it remakes what the general backward pass needs when its own kernel does not fit, or when the pass is itself recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from aotgrad.ir import Func, TensorType, Value, dims, opdef
+from aotgrad.ir.transforms.cleanup import standard
+from aotgrad.ir.transforms.custom import runnable
+from aotgrad.ir.transforms.rewrite import decompose_block, substitute_func
+from aotgrad_runtime import call, dtypes, modes
+from aotgrad_runtime.call import ArgSpec
+from aotgrad_runtime.tape import NO_EDGE, AccumulateGrad, Extra, SavedArray, VersionCell
+from aotgrad_runtime.tape import accumulator_of as _accumulator
+from aotgrad_runtime.tape import next_sequence as _sequence
+from aotgrad_runtime.tensor import Tensor, wrap
+
+from . import detour, eager, kernels, native
+from .front import FrontBuilder, Operand, Public, emit_public, number_operand
+from .program import Program
+from .promotion import Kind
+from .trace import Trace, _stack
+
+__all__ = ["HOT", "Quick", "binary", "promote", "unary"]
+
+HOT = 150  # calls of one program before it is compiled: about as long as they took
+INSTANCES = 16
+RANKS = 5
+_DTYPES = (dtypes.float32, dtypes.float64)
+_MOVES = frozenset(("broadcast", "full", "constant"))
+_EXACT_INTS = 1 << 53
+_new = object.__new__
+_flags, _state = modes.flags, modes.state
+
+
+def _miss(*args: Any) -> None:
+    """What a kernel's callable gives for arguments that it does not fit."""
+
+
+class QuickNode(eager.OpNode):
+    """A recorded call. Saved: the arrays (or Python numbers) that its backward kernel reads, inputs then output; None if there are none."""
+
+    __slots__ = ()
+    quick: ClassVar[Quick]
+    kinds: ClassVar[str]
+    active: ClassVar[tuple[bool, ...]]
+    inputs: ClassVar[tuple[int, ...]]
+    output: ClassVar[bool]
+    back: ClassVar[tuple[Any]]  # in a tuple, or it would bind as a method
+    gives: ClassVar[tuple[Any, ...]]  # of each input: None, "ct" (the cotangent itself), or which result of the kernel
+
+    def general(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The backward pass as ``OpNode`` does it for the same call."""
+        dtype = cts[0]._dtype
+        program = self.quick.program(self.kinds, tuple(cts[0].shape), dtype)
+        saved = iter(self._saved or ())
+        inputs = {i: _kept(next(saved), self.next_functions[i], dtype) for i in self.inputs}
+        outputs = {0: next(saved)} if self.output else {}
+        return eager.replay(self, (program, self.active, inputs, outputs, Tensor), cts)
+
+
+def _apply(back: Any, gives: tuple[Any, ...], count: int) -> Callable[..., tuple[Any, ...]]:
+    """``apply`` of a node class: ``back`` is its kernel (None: cotangents pass through), of ``count`` saved arrays and the cotangent."""
+    if back is None:
+        places = tuple([g == "ct" for g in gives])
+
+        def through(self: QuickNode, cts: tuple[Any, ...]) -> tuple[Any, ...]:
+            ct = cts[0]
+            return tuple([ct if on else None for on in places])
+
+        return through
+
+    def packed(self: QuickNode, data: Any) -> Any:  # such as an expanded number: what was saved is row-major, and so are its gradients
+        return None if data.flags.c_contiguous else back(*[s.data for s in self._saved or ()], np.ascontiguousarray(data).reshape(data.shape))
+
+    def apply(self: QuickNode, cts: tuple[Any, ...]) -> tuple[Any, ...]:
+        ct = cts[0]
+        if type(ct) is not Tensor or _state.grad:
+            return self.general(cts)
+        data, saved = ct._data, self._saved
+        if count == 1:
+            found = back(saved[0].data, data)
+        elif count == 2:
+            found = back(saved[0].data, saved[1].data, data)
+        else:
+            found = back(*[s.data for s in saved or ()], data)
+        if found is None and (found := packed(self, data)) is None:
+            return self.general(cts)
+        if gives == (0, 1):
+            return wrap(found[0]), wrap(found[1])
+        if gives == (0,):
+            return (wrap(found),)
+        made = [wrap(d) for d in found] if type(found) is tuple else [wrap(found)]
+        return tuple([None if g is None else ct if g == "ct" else made[g] for g in gives])
+
+    return apply
+
+
+def _kept(saved: SavedArray, edge: Any, dtype: Any) -> eager.Kept:
+    kept = _new(eager.Kept)
+    kept.kept = saved if isinstance(saved.data, np.ndarray) else SavedArray(np.asarray(saved.data, dtype.np))
+    node, kept.index, kept.cls = edge[0], edge[1], Tensor
+    leaf = type(node) is AccumulateGrad
+    kept.node, kept.leaf = (None, node.variable) if leaf else (node, None)
+    return kept
+
+
+class Quick:
+    """The compiled forms of one public function. ``nodes``: by kinds of operands ("t" tensor, "f" Python number), the node class for each set of inputs with
+    gradients (a bit each), None where nothing is recorded."""
+
+    __slots__ = ("__weakref__", "_find", "_programs", "forward", "nodes", "public")
+
+    def __init__(self, public: Public, find: Callable[..., Program]) -> None:
+        self.public, self._find = public, find
+        self.forward: Any = _miss
+        self.nodes: dict[str, list[Any]] = {}
+        self._programs: dict[Any, Program] = {}
+
+    def add(self, func: Func, numbers: Sequence[int]) -> None:
+        """One more form."""
+        if self.forward is _miss:
+            made = call.make_callable(f"quick_{self.public.name}", _miss)
+            _callable(made, func, numbers)
+            self.forward = made
+            detour.register(self)
+        else:
+            _callable(self.forward, func, numbers)
+
+    def full(self) -> bool:
+        """Whether there are forms enough."""
+        return self.forward is not _miss and len(self.forward.instances()) >= INSTANCES
+
+    def pause(self, on: bool) -> None:
+        """Called by ``detour``: somebody must see every call."""
+        self.forward.suspend(on)
+
+    def program(self, kinds: str, shape: tuple[int, ...], dtype: Any) -> Program:
+        """The general program of the same call."""
+        key = (kinds, shape, dtype)
+        found = self._programs.get(key)
+        if found is None:
+            if len(self._programs) >= 64:
+                self._programs.clear()
+            found = self._programs[key] = self._find(self.public, kinds, shape, dtype)
+        return found
+
+
+# ---- making the compiled forms ----------------------------------------------------------------------------------------------------
+
+def promote(public: Public, arguments: dict[str, Any], operands: Sequence[Any], program: Program) -> None:
+    """Compiles the short form of a call that ``program`` serves, where there is one."""
+    quick = public.quick
+    if quick is None or len(arguments) != len(operands) or quick.full() or not native.available() or detour.paused():
+        return
+    kinds = "".join("t" if type(x) is Tensor else "f" if type(x) in (float, int) and public.op.name != "pow" else "-" for x in operands)
+    tensors = [x for x in operands if type(x) is Tensor]
+    if not tensors or "-" in kinds:
+        return
+    first = tensors[0]
+    shape, dtype = first._data.shape, first._dtype
+    if dtype not in _DTYPES or len(shape) > RANKS or not all(x._dtype is dtype and x._data.shape == shape and x._data.flags.c_contiguous for x in tensors):
+        return
+    if _elementwise(program.func, TensorType(shape, dtype)):
+        _add(quick, kinds, dtype, len(shape), program)
+
+
+def _elementwise(func: Func, t: TensorType) -> bool:
+    """Whether a program maps elements of arrays of one type to those of another."""
+    if len(func.outputs) != 1 or func.out_types[0].shape != t.shape or func.outputs[0] in func.args:
+        return False
+    ops = decompose_block(func.body).ops
+    return all(isinstance(opdef.get(op.name).lower, opdef.Scalar) or op.name in _MOVES for op in ops) and any(op.name not in _MOVES for op in ops)
+
+
+def _symbolic(public: Public, kinds: str, dtype: Any, rank: int) -> Program:
+    """The program for any sizes; Python numbers are rank-0 float64 arguments."""
+    trace = Trace(f"quick_{public.op.name}", examples={}, hidden=False)
+    b = FrontBuilder(trace, True, None)
+    t = TensorType(tuple(dims.symbol(f"n{i}") for i in range(rank)), dtype)
+    arguments: dict[str, Any] = {}
+    for name, kind in zip(public.tensors, kinds):
+        v = trace.block.add_arg(t if kind == "t" else TensorType((), dtypes.float64))
+        arguments[name] = Operand(Kind(dtype, False, rank), v) if kind == "t" else number_operand(1.0, lambda wanted, v=v: b.to_dtype(v, wanted))
+    trace.block.outputs = [emit_public(public, b, arguments)]
+    return Program(substitute_func(Func(trace.name, trace.block), trace.replaced()), public.node_name)
+
+
+def _callable(target: Any, func: Func, numbers: Sequence[int]) -> None:
+    """Compiles ``func`` and lets ``target`` run it; the arguments at ``numbers`` are Python floats."""
+    kernel = kernels.build(runnable(standard(func)), func.name)
+    specs = kernel.arg_specs()
+    for i in numbers:
+        specs[i] = ArgSpec("float", dtypes.float64, (), None, i)
+    target.add_instance(kernel.instance(specs, False, call.default_on_error))
+
+
+def _add(quick: Quick, kinds: str, dtype: Any, rank: int, static: Program) -> None:
+    program = _symbolic(quick.public, kinds, dtype, rank)
+    out = program.func.out_types[0]
+    numbers = [i for i, k in enumerate(kinds) if k == "f"]
+    if out.dtype.is_differentiable:
+        if out.dtype is not dtype:
+            return
+        nodes = quick.nodes.get(kinds) or [None] * (1 << len(kinds))
+        for bits in range(1, len(nodes)):
+            active = tuple(bool(bits >> i & 1) for i in range(len(kinds)))
+            if any(active[i] for i in numbers):
+                continue
+            made = _backward(quick, program, static, kinds, active, nodes[bits] and nodes[bits][0])
+            if made is None:
+                return
+            nodes[bits] = (made, made.inputs, made.output)
+        quick.nodes[kinds] = nodes
+    elif kinds not in quick.nodes:
+        quick.nodes[kinds] = [None] * (1 << len(kinds))
+    quick.add(program.func, numbers)
+
+
+def _backward(quick: Quick, program: Program, static: Program, kinds: str, active: tuple[bool, ...], known: Any) -> Any:
+    """The node class for these inputs with gradients (``known``, if there is one, with one more kernel); None where the call keeps the general way."""
+    pullback, general = program.pullback(active, (True,)), static.pullback(active, (True,))
+    if not {*general.inputs} <= {*pullback.inputs} or not {*general.outputs} <= {*pullback.outputs} or general.gives != pullback.gives or not all(general.gives):
+        return None
+    func = standard(pullback.program.func)
+    ct = func.args[-1]
+    gives, results = _gives(func, ct, active)
+    if any(v in func.args for v in results):
+        return None
+    shape = (pullback.inputs, bool(pullback.outputs), gives)
+    back = None if known is None else known.back[0]
+    if known is not None and (known.inputs, known.output, known.gives) != shape:
+        return None
+    if results:
+        back = back or call.make_callable(f"quick_{quick.public.name}_backward", _miss)
+        func.body.outputs = results
+        _callable(back, Func(f"{program.func.name}_backward", func.body), [p for p, i in enumerate(pullback.inputs) if kinds[i] == "f"])
+    if known is not None:
+        return known
+    body = {"__slots__": (), "quick": quick, "kinds": kinds, "active": active, "inputs": pullback.inputs, "output": shape[1], "back": (back,), "gives": gives,
+            "name": static.name, "apply": _apply(back, gives, len(pullback.inputs) + shape[1])}
+    return type(str(static.name), (QuickNode,), body)
+
+
+def _gives(func: Func, ct: Value, active: Sequence[bool]) -> tuple[tuple[Any, ...], list[Value]]:
+    outputs = iter(func.outputs)
+    gives: list[Any] = []
+    results: list[Value] = []
+    for on in active:
+        v = next(outputs) if on else None
+        if v is None or v is ct:
+            gives.append(None if v is None else "ct")
+        else:
+            if v not in results:
+                results.append(v)
+            gives.append(results.index(v))
+    return tuple(gives), results
+
+
+# ---- calls ------------------------------------------------------------------------------------------------------------------------
+
+def _keep(x: Any) -> SavedArray:
+    """``cell_of(x).save(x._data)``, in one step for a tensor that has no cell yet."""
+    extra = x._extra
+    if extra is None:
+        extra = x._extra = Extra()
+    cell = extra.cell
+    if cell is None:
+        cell = extra.cell = VersionCell()
+        saved: SavedArray = _new(SavedArray)
+        saved.data = x._data
+        cell._saved = [saved]
+        return saved
+    kept: SavedArray = cell.save(x._data)
+    return kept
+
+
+def _record(form: Any, edges: Any, operands: Any, data: Any) -> Any:
+    """The output of a call, on the tape. ``form``: the node class, which inputs it saves, and whether it saves the output."""
+    kind, inputs, output = form
+    node = _new(kind)
+    node.next_functions = edges
+    node._extra = None
+    node._seq = _sequence()
+    out = _new(Tensor)
+    out._data = data
+    out._node = node
+    out._index = 0
+    out._requires_grad = True
+    out._extra = None
+    if inputs:
+        node._saved = saved = [_keep(x) if type(x := operands[i]) is Tensor else SavedArray(x) for i in inputs]
+        if output:
+            saved.append(_keep(out))
+    else:
+        node._saved = [_keep(out)] if output else None
+    return out
+
+
+def _recorded_pair(form: Any, x: Any, y: Any, data: Any) -> Any:
+    """``_record`` for two tensors, written out: the commonest case, and every 50 nanoseconds count."""
+    kind, inputs, output = form
+    a, b = x._node, y._node
+    node = _new(kind)
+    node.next_functions = (
+        (a, x._index) if a is not None else (_accumulator(x), 0) if x._requires_grad else NO_EDGE,
+        (b, y._index) if b is not None else (_accumulator(y), 0) if y._requires_grad else NO_EDGE)
+    node._extra = node._saved = None
+    node._seq = _sequence()
+    out = _new(Tensor)
+    out._data = data
+    out._node = node
+    out._index = 0
+    out._requires_grad = True
+    out._extra = None
+    if inputs:
+        node._saved = saved = [_keep(x), _keep(y)] if len(inputs) == 2 else [_keep(y if inputs[0] else x)]
+        if output:
+            saved.append(_keep(out))
+    elif output:
+        node._saved = [_keep(out)]
+    return out
+
+
+def _one_edge(x: Any) -> Any:
+    node = x._node
+    return (node, x._index) if node is not None else (_accumulator(x), 0)
+
+
+def unary(quick: Quick, slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of one tensor that tries the short way first."""
+    nodes = quick.nodes
+
+    def run(x: Any) -> Any:
+        if type(x) is Tensor and not _stack.traces:
+            data = quick.forward(x._data)
+            if data is not None:
+                if x._requires_grad and (not _flags.restricted or _state.grad) and (form := nodes["t"][1]) is not None:
+                    return _record(form, (_one_edge(x),), (x,), data)
+                return wrap(data)
+        return slow(x)
+
+    return run
+
+
+def binary(quick: Quick, slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A function of two operands that tries the short way first."""
+    nodes = quick.nodes
+
+    def with_number(x: Any, y: Any) -> Any:
+        """One of the two is a tensor; None where there is no short way."""
+        first = type(x) is Tensor
+        t, number = (x, y) if first else (y, x)
+        if type(number) is not float:
+            if type(number) is not int or not -_EXACT_INTS < number < _EXACT_INTS:
+                return None
+            number = float(number)
+        data = quick.forward(t._data, number) if first else quick.forward(number, t._data)
+        if data is None:
+            return None
+        if t._requires_grad and (not _flags.restricted or _state.grad) and (form := nodes["tf"][1] if first else nodes["ft"][2]) is not None:
+            edge = _one_edge(t)
+            return _record(form, (edge, NO_EDGE), (t, number), data) if first else _record(form, (NO_EDGE, edge), (number, t), data)
+        return wrap(data)
+
+    def run(x: Any, y: Any) -> Any:
+        if type(x) is Tensor:
+            if type(y) is Tensor:
+                if not _stack.traces and (data := quick.forward(x._data, y._data)) is not None:
+                    on = (1 if x._requires_grad else 0) + (2 if y._requires_grad else 0)
+                    if on and (not _flags.restricted or _state.grad) and (form := nodes["tt"][on]) is not None:
+                        return _recorded_pair(form, x, y, data)
+                    return wrap(data)
+                return slow(x, y)
+        elif type(y) is not Tensor:
+            return slow(x, y)
+        if not _stack.traces and (out := with_number(x, y)) is not None:
+            return out
+        return slow(x, y)
+
+    return run
