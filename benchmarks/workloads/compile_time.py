@@ -63,7 +63,7 @@ def run(bench: Bench) -> None:
     with tempfile.TemporaryDirectory() as folder:
         times = [_python(_IMPORT.format(module="aotgrad"), folder) for _ in range(2 * repeats)]
         _report(bench, "import aotgrad, over import numpy", times, _IMPORT_LIMIT, "")
-        for module in ("aotgrad_runtime.library", "llvmlite.binding", "lark"):
+        for module in ("aotgrad.codegen.driver", "aotgrad_runtime.library", "llvmlite.binding", "lark"):
             _report(bench, f"import {module}, over import numpy", [_python(_IMPORT.format(module=module), folder) for _ in range(repeats)], None, "")
 
 
