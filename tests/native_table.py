@@ -276,6 +276,8 @@ def check_arrays(group: Group, case: Case, arrays: Sequence[Any], rng: np.random
 def check_op(name: str, dtype: Any = np.float64, roads: Sequence[str] = ROADS) -> int:
     """Every sample of an op, and other sizes of it, on every road. Gives the number of operand sets run."""
     found = cases(opdef.get(name), dtype)
+    if dtype != np.float64:
+        found = found[:8]  # the many forms of one op differ in indexing, which no dtype changes
     if dtype != np.float64 and not any(x.dtype == dtype for c in found for x in c.arrays):
         return 0
     rng, count = np.random.default_rng(0), 0
@@ -316,7 +318,7 @@ def _wide(case: Case) -> list[Case]:
 
 
 def layout_cases(name: str) -> list[Case]:
-    """Every sample with an operand of rank 2 or more: all operands laid out, and only the first."""
+    """Every sample with an operand of rank 2 or more, all operands laid out; and one with only the first."""
     out: list[Case] = []
     found = cases(opdef.get(name))
     for case in [*found, *(w for c in found[:1] for w in _wide(c))]:
@@ -325,7 +327,7 @@ def layout_cases(name: str) -> list[Case]:
         if laid == types:
             continue
         for kind, chosen in (("all", laid), ("first", [laid[0], *types[1:]])):
-            if chosen != types and (kind == "all" or chosen != laid):
+            if chosen != types and (kind == "all" or chosen != laid and not any(c.name.endswith(":first") for c in out)):
                 out.append(Case(case.op, f"{case.name}:{kind}", emit_func(case.op, chosen, case.attrs), case.attrs, case.arrays, case.pools))
     return out
 
