@@ -159,7 +159,10 @@ class Quick:
 def promote(public: Public, arguments: dict[str, Any], operands: Sequence[Any], program: Program) -> None:
     """Compiles the short form of a call that ``program`` serves, where there is one."""
     quick = public.quick
-    if quick is None or len(arguments) != len(operands) or quick.full() or not native.available() or detour.paused():
+    if detour.paused():
+        program.calls = 0  # later
+        return
+    if quick is None or len(arguments) != len(operands) or quick.full() or not native.available():
         return
     kinds = "".join("t" if type(x) is Tensor else "f" if type(x) in (float, int) and public.op.name != "pow" else "-" for x in operands)
     tensors = [x for x in operands if type(x) is Tensor]
