@@ -120,7 +120,7 @@ def test_channels_last_needs_no_relayout() -> None:
 
 def test_dense_operands_collapse_and_code_does_not_grow() -> None:
     sizes = []
-    for shape in ((4, 5, 6), (400, 500, 600)):
+    for shape in ((40, 50, 60), (400, 500, 600)):  # more than one strip, between which the loop asks whether to stop
         func = build("f", [tensor_type(shape)] * 2, lambda b, x, y: b.exp(b.add(x, y)))
         low = lower(func, "f", Target.native())
         assert low.module.report[0]["depth"] == 1

@@ -13,7 +13,7 @@ from ..ir.dims import DimLike
 from .access import Access, Map, compose
 from .bufferise import Buffers
 from .fusion import Item, Nest, Plan, weight
-from .kernel import KernelBuilder
+from .kernel import KernelBuilder, constant_of
 from .windows import OVERLAY, WINDOW, Range, covers, outside
 
 __all__ = ["Graph", "Node", "Slot", "apply"]
@@ -56,7 +56,7 @@ def _overlay(kb: KernelBuilder, lanes: int, op: Op, inside: Value, acc: Value, *
     k, x = kb.scalars(lanes), acc
     for add, piece in zip(op.attrs["add"], pieces):
         x = k.add(x, piece) if add else piece
-    return k.select(inside, x, acc)
+    return x if constant_of(inside) is True else k.select(inside, x, acc)
 
 
 Key = tuple[Value, Map, bool]

@@ -8,10 +8,11 @@ from typing import Any
 from aotgrad_runtime.dtypes import bool_
 
 from ..ir.core import Value
+from .exprs import Node
 from .kernel import Index, KernelBuilder, as_ktype, register
 from .kernel_core import CMPI
 
-__all__ = ["both", "guarded", "inside"]
+__all__ = ["both", "edges", "guarded", "inside"]
 
 
 def inside(kb: KernelBuilder, positions: Sequence[Any], sizes: Sequence[Index]) -> Value:
@@ -44,3 +45,17 @@ def guarded(kb: KernelBuilder, guard: Value, load: Callable[[], Value], like: An
         with br.orelse():
             kb.yield_(kb.constant(False if as_ktype(like).kind == "b" else 0, like))
     return br.results[0]
+
+
+def edges(kb: KernelBuilder, nodes: Sequence[Node], dim: int, position: Callable[[Any], Index]) -> list[tuple[Index, Index]]:
+    """From which round on and before which one of the loop over ``dim`` each guard that it moves holds; nothing where one does not move by 1."""
+    out: dict[Any, tuple[Index, Index]] = {}
+    for n in nodes:
+        for place, (size, _) in zip(n.places[::2], n.places[1::2]) if n.kind == "guard" else ():
+            stride = place[1].get(dim, 0)
+            if isinstance(stride, int) and stride == 1:
+                start = position(place)
+                out[place[0], size, tuple(place[1].items())] = kb.sub(0, start), kb.sub(kb.dim(size), start)
+            elif dim in place[1]:
+                return []
+    return list(out.values())

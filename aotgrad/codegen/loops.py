@@ -7,8 +7,7 @@ by block, those of such groups group by group, then as ((0+1)+(2+3)), then lanes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from aotgrad_runtime.dtypes import bool_
 
@@ -19,9 +18,9 @@ from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
 from .fusion import Item, Nest, size_one, write_map
-from .guards import both, guarded, inside
-from .kernel import Index, as_ktype, register
-from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, rank_of
+from .guards import both, edges, guarded, inside
+from .kernel import Index, as_ktype, constant_of, register
+from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat, unflat_all
 from .phases import Phases
 
 __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
@@ -29,6 +28,7 @@ __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 CHAINS = 4
 BLOCK = 128
 _LIGHT = 12
+_STRIP = 1 << 16
 _POLL = 1024
 """Rounds of an outermost loop between two questions whether to stop."""
 
@@ -51,6 +51,7 @@ class NestEmitter:
         self.scratch: dict[Value, Access] = {}
         self.lane_rows: dict[Store, dict[int, DimLike]] = {}  # row buffers that hold a row per lane, and their strides
         self.row_size: DimLike = 1
+        self.free: int | None = None  # the dim of the innermost loop while guards that it moves hold
 
     # ---- building -----------------------------------------------------------------------------------------------------------------
 
@@ -378,12 +379,12 @@ class NestEmitter:
     def _around(self, ph: Phase, li: int, low: Index, high: Index, full: dict[int, list[Value]]) -> dict[int, list[Value] | None]:
         """Loop ``li`` with what is inside it."""
         loop = ph.loops[li]
-        with self.kb.for_(low, high, init=_flat(full), poll=0 if li or self.outer_loops else _POLL) as lp:
+        with self.kb.for_(low, high, init=flat(full), poll=0 if li or self.outer_loops else _POLL) as lp:
             self.ivs.append((loop, lp.iv))
-            inner = self._inner(ph, li + 1, _unflat(full, lp.args))
-            self.kb.yield_(*_flat({i: inner[i] for i in full}))
+            inner = self._inner(ph, li + 1, unflat(full, lp.args))
+            self.kb.yield_(*flat({i: inner[i] for i in full}))
             self.ivs.pop()
-        return dict(_unflat(full, lp.results))
+        return dict(unflat(full, lp.results))
 
     def _summed_rows(self, ph: Phase) -> list[Reduction]:
         """Float sums that every round of the first loop adds to memory."""
@@ -398,18 +399,18 @@ class NestEmitter:
         homes = [r.target for r in updated]
         rows = [self._row_of_sums(r) for r in updated]
         zero = [kb.constant(-0.0, register(r.dtype, 1)) for r in updated]
-        with kb.for_(loop.low, self._high(loop), BLOCK, init=_flat(full)) as lp:
+        with kb.for_(loop.low, self._high(loop), BLOCK, init=flat(full)) as lp:
             for r, (store, place, dims), z in zip(updated, rows, zero):
                 fill(cx, store, place, self.space, dims, z)
                 r.target = (store, place)
-            inner = self._around(ph, 0, lp.iv, kb.min(self._high(loop), kb.add(lp.iv, BLOCK)), _unflat_all(full, lp.args))
+            inner = self._around(ph, 0, lp.iv, kb.min(self._high(loop), kb.add(lp.iv, BLOCK)), unflat_all(full, lp.args))
             for r, (store, place, dims), home in zip(updated, rows, homes):
                 r.target = home
                 assert home is not None
                 node = Node("load", frozenset(place[1]), access=Access(store, 0, ()), places=[place])
                 one_pass(cx, [node], [Root(node, *home, add=True)], self.space, dims)
-            kb.yield_(*_flat({i: inner[i] for i in full}))
-        return dict(_unflat(full, lp.results))
+            kb.yield_(*flat({i: inner[i] for i in full}))
+        return dict(unflat(full, lp.results))
 
     def _row_of_sums(self, red: Reduction) -> tuple[Store, Place, list[int]]:
         assert red.target is not None
@@ -452,6 +453,10 @@ class NestEmitter:
                 lanes //= 2
         return max(lanes, 1)
 
+    def lanes(self) -> list[int]:
+        """Lanes of each phase that has loops."""
+        return [self._width() if self.across else self._lanes(ph) for ph in self.phases if ph.loops]
+
     def _identities(self, red: Reduction, lanes: int) -> list[Value]:
         lanes = self.wide[0] if self.wide else lanes
         k = self.kb.scalars(lanes)
@@ -462,13 +467,31 @@ class NestEmitter:
         loop, lanes = ph.loops[-1], self._lanes(ph)
         low, high = loop.low, self._high(loop)
         if not accs:
-            self._span(ph, low, high, lanes, {})
+            self._span(ph, low, high, lanes, {}, self._alone(ph))
             return accs
         fresh = {i: self._identities(ph.reds[i], lanes) for i in accs}
         summed = any(ph.reds[i].combine in ("add", "mul") and ph.reds[i].dtype.kind == "f" for i in accs)
         if not summed:
-            return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh), lanes)
+            return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh, self._alone(ph)), lanes)
         return self._blocks(ph, low, high, lanes, accs, fresh, BLOCK * BLOCK)
+
+    def _alone(self, ph: Phase) -> bool:
+        """Whether the innermost loop is the only one, and so has to ask whether to stop."""
+        return len(ph.loops) == 1 and not self.outer_loops and not self.blocked
+
+    def _rounds(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
+                strips: bool = False) -> dict[int, list[Value]]:
+        """The innermost loop. In ``strips`` it asks from time to time whether to stop; short ones never do."""
+        kb = self.kb
+        far = not (isinstance(low, int) and isinstance(high, int) and high - low <= _STRIP)
+        with kb.for_(low, high, _STRIP if strips and far else step, init=flat(accs), poll=2 if strips and far else 0) as lp:
+            inside = {i: list(a) for i, a in unflat(accs, lp.args).items() if a is not None}
+            if strips and far:
+                inside = self._rounds(lp.iv, kb.min(high, kb.add(lp.iv, _STRIP)), step, inside, body)
+            else:
+                body(lp.iv, inside)
+            kb.yield_(*flat(inside))
+        return {i: a for i, a in unflat(accs, lp.results).items() if a is not None}
 
     def _blocks(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value] | None], fresh: dict[int, list[Value]],
                 size: int) -> dict[int, list[Value] | None]:
@@ -479,11 +502,11 @@ class NestEmitter:
         if isinstance(low, int) and isinstance(high, int) and high - low <= size * lanes:
             return self._blocks(ph, low, high, lanes, accs, fresh, size // BLOCK)
         started = {i: a or fresh[i] for i, a in accs.items()}
-        with kb.for_(low, high, size * lanes, init=_flat(started)) as lp:
+        with kb.for_(low, high, size * lanes, init=flat(started), poll=2 if size > BLOCK and self._alone(ph) else 0) as lp:
             end = kb.min(high, kb.add(lp.iv, size * lanes))
             done = self._blocks(ph, lp.iv, end, lanes, dict.fromkeys(accs), fresh, size // BLOCK)
-            kb.yield_(*_flat(self._merge(ph, _unflat(started, lp.args), {i: a for i, a in done.items() if a is not None}, lanes)))
-        return dict(_unflat(started, lp.results))
+            kb.yield_(*flat(self._merge(ph, unflat(started, lp.args), {i: a for i, a in done.items() if a is not None}, lanes)))
+        return dict(unflat(started, lp.results))
 
     def _merge(self, ph: Phase, old: dict[int, list[Value] | None], new: dict[int, list[Value]], lanes: int) -> dict[int, list[Value] | None]:
         k = self.kb.scalars(lanes)
@@ -493,9 +516,13 @@ class NestEmitter:
             out[i] = values if before is None else [k.combine(ph.reds[i].combine, a, b) for a, b in zip(before, values)]
         return out
 
-    def _span(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value]]) -> dict[int, list[Value]]:
+    def _span(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
         """Whole vectors from ``low``, then a masked rest. ``low`` is a multiple of whole rounds."""
         kb = self.kb
+        moved = [] if accs or lanes == 1 or self.wide else edges(kb, ph.nodes, ph.loops[-1].dims[-1], self.position)
+        if moved:
+            self._inside_first(ph, low, high, lanes, moved, strips)
+            return accs
         count = kb.sub(high, low)
         rest = kb.rem(count, lanes)
         end = kb.sub(high, rest)
@@ -503,21 +530,38 @@ class NestEmitter:
         if accs and heavy(ph.nodes) <= _LIGHT:
             step = CHAINS * lanes
             stop = kb.sub(high, kb.rem(count, step))
-            with kb.for_(low, stop, step, init=_flat(accs)) as lp:
-                inside = {i: list(a) for i, a in _unflat(accs, lp.args).items() if a is not None}
+
+            def several(iv: Index, inside: dict[int, list[Value]]) -> None:
                 for c in range(CHAINS):
-                    self._body(ph, kb.add(lp.iv, c * lanes), lanes, None, inside)
-                kb.yield_(*_flat(inside))
-            accs = {i: a for i, a in _unflat(accs, lp.results).items() if a is not None}
+                    self._body(ph, kb.add(iv, c * lanes), lanes, None, inside)
+
+            accs = self._rounds(low, stop, step, accs, several, strips)
             at = stop
-        with kb.for_(at, end, lanes, init=_flat(accs)) as lp:
-            inside = {i: list(a) for i, a in _unflat(accs, lp.args).items() if a is not None}
-            self._body(ph, lp.iv, lanes, None, inside)
-            kb.yield_(*_flat(inside))
-        accs = {i: a for i, a in _unflat(accs, lp.results).items() if a is not None}
+        accs = self._rounds(at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
         if lanes == 1 or rest == 0:
             return accs
         return self._rest(ph, end, rest, lanes, accs)
+
+    def _inside_first(self, ph: Phase, low: Index, high: Index, lanes: int, moved: Sequence[tuple[Index, Index]], strips: bool) -> None:
+        """The vectors where every guard holds in all lanes, without asking; then the two edges, where each lane asks."""
+        kb, first, last = self.kb, low, high
+        for a, b in moved:
+            first, last = kb.max(first, a), kb.min(last, b)
+        first = kb.add(low, kb.align_up(kb.sub(first, low), lanes))
+        last = kb.max(first, kb.sub(last, kb.mod(kb.sub(last, first), lanes)))
+        self.free = ph.loops[-1].dims[-1]
+        self._rounds(first, last, lanes, {}, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips)
+        self.free = None
+        with kb.for_(0, 2) as side:
+            at_start = kb.cmp("eq", side.iv, 0)
+            end = kb.select(at_start, kb.min(first, high), high)
+            with kb.for_(kb.select(at_start, low, kb.min(last, high)), end, lanes) as lp:
+                self._body(ph, lp.iv, lanes, kb.create_mask(kb.sub(end, lp.iv), lanes), {})
+
+    def _inside(self, n: Node, lanes: int) -> Value:
+        """The value of a guard: its ranges that are not known to hold."""
+        asked = [(p, size) for p, (size, _) in zip(n.places[::2], n.places[1::2]) if self.free is None or self.free not in p[1]]
+        return inside(self.kb, [self._positions(p, lanes) for p, _ in asked], [self.kb.dim(size) for _, size in asked])
 
     def _rest(self, ph: Phase, at: Index, rest: Index, lanes: int, accs: dict[int, list[Value]]) -> dict[int, list[Value]]:
         kb = self.kb
@@ -526,16 +570,16 @@ class NestEmitter:
             out = {i: list(a) for i, a in accs.items()}
             self._body(ph, at, lanes, mask, out)
             return out
-        flat = _flat(accs)
-        with kb.if_(kb.cmp("gt", rest, 0), [v.type for v in flat]) as br:
+        before = flat(accs)
+        with kb.if_(kb.cmp("gt", rest, 0), [v.type for v in before]) as br:
             with br.then():
                 out = {i: list(a) for i, a in accs.items()}
                 self._body(ph, at, lanes, mask, out)
-                kb.yield_(*_flat(out))
-            if flat:
+                kb.yield_(*flat(out))
+            if before:
                 with br.orelse():
-                    kb.yield_(*flat)
-        return {i: a for i, a in _unflat(accs, br.results).items() if a is not None}
+                    kb.yield_(*before)
+        return {i: a for i, a in unflat(accs, br.results).items() if a is not None}
 
     def _body(self, ph: Phase, iv: Index, lanes: int, mask: Value | None, accs: dict[int, list[Value]]) -> None:
         """One vector of every node; stores; one step of each chain (``accs`` is changed: its chains rotate)."""
@@ -602,7 +646,7 @@ class NestEmitter:
                 return self._load_inside(self._value(n.guard, env), n.access.store, n.places[0], lanes, mask)
             return self._load(n.access.store, n.places[0], lanes, mask)
         if n.kind == "guard":
-            return inside(self.kb, [self._positions(p, lanes) for p in n.places[::2]], [self.kb.dim(p[0]) for p in n.places[1::2]])
+            return self._inside(n, lanes)
         assert n.op is not None
         low = opdef.get(n.op.name).lower
         assert isinstance(low, opdef.Index)
@@ -650,6 +694,8 @@ class NestEmitter:
 
     def _load_inside(self, guard: Value, store: Store, place: Place, lanes: int, mask: Value | None) -> Value:
         """A load only where the guard holds."""
+        if constant_of(guard) is True:
+            return self._load(store, place, lanes, mask)
         if as_ktype(guard.type).lanes == 1 and (lanes == 1 or self._uniform(place)):
             return guarded(self.kb, guard, lambda: self._load(store, place, lanes, mask), register(store.dtype))
         stride, on = self._inner_stride(place), self.kb.broadcast(both(self.kb, guard, mask), lanes)
@@ -711,47 +757,6 @@ class NestEmitter:
             self.cx.regs[red.result] = x
         if red.target is not None:
             self._put(x, *red.target, lanes, mask)
-
-    # ---- report -------------------------------------------------------------------------------------------------------------------
-
-    def describe(self) -> dict[str, Any]:
-        """Loops and bytes of the nest."""
-        read: DimLike = 0
-        written: DimLike = 0
-        scratch = set(self.temps)
-        for ph in self.phases:
-            for n in ph.nodes:
-                if n.kind == "load" and n.access is not None and n.access.store not in scratch:
-                    read = read + self._bytes(n.access.store, n.places[0])
-            for r in (*ph.before, *ph.roots):
-                if r.store not in scratch:
-                    written = written + self._bytes(r.store, r.place)
-            for red in ph.reds:
-                if red.target is not None:
-                    written = written + self._bytes(*red.target)
-        depth = max((len(self.outer_loops) + len(ph.loops) for ph in self.phases), default=0)
-        return {"kind": "loop", "depth": depth, "loops": sum(1 for ph in self.phases if ph.loops), "outer": len(self.outer_loops),
-                "read": str(read), "written": str(written), "lanes": [self._width() if self.across else self._lanes(ph) for ph in self.phases if ph.loops]}
-
-    def _bytes(self, store: Store, place: Place) -> DimLike:
-        size: DimLike = store.dtype.itemsize
-        for d in place[1]:
-            size = size * self.space[d]
-        return size
-
-
-def _flat(accs: dict[int, Any]) -> list[Value]:
-    return [v for a in accs.values() for v in a]
-
-
-def _unflat(like: dict[int, Any], values: Iterable[Value]) -> dict[int, list[Value] | None]:
-    it = iter(values)
-    return {i: [next(it) for _ in a] for i, a in like.items()}
-
-
-def _unflat_all(like: dict[int, list[Value]], values: Iterable[Value]) -> dict[int, list[Value]]:
-    it = iter(values)
-    return {i: [next(it) for _ in a] for i, a in like.items()}
 
 
 def one_pass(cx: Context, nodes: Sequence[Node], roots: Sequence[Root], space: Sequence[DimLike], dims: Sequence[int]) -> None:

@@ -22,6 +22,7 @@ from .lowering_dot import dot_nest
 from .lowering_kernels import emit_kernel
 from .nest import Context
 from .regions import region_of
+from .report import describe
 from .scalarise import scalarise
 from .target import Target
 
@@ -137,7 +138,7 @@ def _emit(cx: Context, item: Item) -> None:
         nest = NestEmitter(cx, item)
         nest.build()
         nest.emit()
-        cx.report.append(nest.describe())
+        cx.report.append(describe(nest))
     else:
         assert isinstance(item, Kern)
         emit_kernel(cx, item, lower_block)

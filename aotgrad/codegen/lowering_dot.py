@@ -18,10 +18,12 @@ from .kernel_types import INDEX
 from .loops import NestEmitter
 from .lowering_index import place_of, rounds
 from .nest import Context
+from .report import describe
 
 __all__ = ["dot", "dot_nest", "workspace_bound"]
 
 _SMALL = 8
+_BATCH, _SMALL_BATCH = 8, 1024  # products of a batch between two questions whether to stop
 
 
 def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike]) -> DimLike:
@@ -54,7 +56,7 @@ def _product(cx: Context, item: Item, op: Op, c: Access, epilogue: tuple[str, Se
     m, n = t.shape[-2:]
     lead, small = list(range(t.rank - 2)), _is_small(op)
     work = None if small else cx.work.take_bytes(workspace_bound(t.dtype, cx.target, (m, n, k)))
-    with rounds(cx, t.shape[:-2]) as at:
+    with rounds(cx, t.shape[:-2], _SMALL_BATCH if small else _BATCH) as at:
         fixed = dict(zip(lead, at))
         parts = [place_of(x, fixed, [])[0] for x in (a, b, c)]
         strides = [x.strides[-2:] for x in (a, b, c)]
@@ -90,7 +92,7 @@ def dot_nest(cx: Context, nest: Nest) -> None:
         e.emit()
     if temp is not None:
         cx.work.give_back(temp)
-    cx.report.append({**e.describe(), "kind": "epilogue" if e.blocked else "loop"})
+    cx.report.append({**describe(e), "kind": "epilogue" if e.blocked else "loop"})
 
 
 def _block_function(cx: Context, e: NestEmitter) -> tuple[str, Sequence[Value]]:

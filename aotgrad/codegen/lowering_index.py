@@ -22,6 +22,9 @@ from .nest import Context, Place, Root, rank_of
 
 __all__ = ["as_size", "constant", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
 
+_POLL = 1024
+"""Rounds of an outermost loop between two questions whether to stop."""
+
 
 def as_size(cx: Context, value: Index) -> DimLike:
     """An index known only at run time as a size, so that positions are written with it."""
@@ -33,12 +36,12 @@ def as_size(cx: Context, value: Index) -> DimLike:
 
 
 @contextmanager
-def rounds(cx: Context, sizes: Sequence[DimLike]) -> Iterator[list[DimLike]]:
-    """Scalar loops over ``sizes``; gives the position in each as a size."""
+def rounds(cx: Context, sizes: Sequence[DimLike], poll: int = _POLL) -> Iterator[list[DimLike]]:
+    """Scalar loops over ``sizes``; gives the position in each as a size. ``poll``: rounds of the outermost between two questions whether to stop."""
     with ExitStack() as stack:
         out: list[DimLike] = []
         for n in sizes:
-            lp = stack.enter_context(cx.kb.for_(0, cx.kb.dim(n)))
+            lp = stack.enter_context(cx.kb.for_(0, cx.kb.dim(n), poll=0 if out else poll))
             out.append(as_size(cx, lp.iv))
         yield out
 
@@ -119,7 +122,7 @@ def _walk(cx: Context, n: DimLike, reverse: bool) -> Any:
 
     @contextmanager
     def loop() -> Iterator[tuple[DimLike, DimLike]]:
-        with cx.kb.for_(1, cx.kb.dim(n)) as lp:
+        with cx.kb.for_(1, cx.kb.dim(n), poll=_POLL) as lp:
             i = as_size(cx, lp.iv)
             yield (n - 1 - i, n - i) if reverse else (i, i - 1)
 
@@ -186,7 +189,7 @@ def _line(cx: Context, t: TensorType, dim: int, reverse: bool, xs: Sequence[Acce
     kb, n = cx.kb, t.shape[dim]
     with rounds(cx, t.shape[:dim]) as lead:
         fixed = dict(enumerate(lead))
-        with kb.for_(0, kb.dim(n), init=[start]) as lp:
+        with kb.for_(0, kb.dim(n), init=[start], poll=0 if lead else _POLL) as lp:
             i = as_size(cx, lp.iv)
             at = {**fixed, dim: n - 1 - i if reverse else i}
             (before,) = lp.args

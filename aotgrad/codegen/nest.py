@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from .bufferise import Store
 from .exprs import Node, Slot
 from .kernel import Index, KernelBuilder
 
-__all__ = ["Context", "Loop", "Phase", "Place", "Reduction", "Root", "collapse", "rank_of"]
+__all__ = ["Context", "Loop", "Phase", "Place", "Reduction", "Root", "collapse", "flat", "rank_of", "unflat", "unflat_all"]
 
 Place = tuple[DimLike, dict[int, DimLike]]
 
@@ -107,3 +107,17 @@ def collapse(order: Sequence[int], space: Sequence[DimLike], strides: Sequence[d
             size = size * space[d]
         loops.append(Loop(tuple(g), size))
     return loops
+
+
+def flat(accs: dict[int, Any]) -> list[Value]:
+    return [v for a in accs.values() for v in a]
+
+
+def unflat(like: dict[int, Any], values: Iterable[Value]) -> dict[int, list[Value] | None]:
+    it = iter(values)
+    return {i: [next(it) for _ in a] for i, a in like.items()}
+
+
+def unflat_all(like: dict[int, list[Value]], values: Iterable[Value]) -> dict[int, list[Value]]:
+    it = iter(values)
+    return {i: [next(it) for _ in a] for i, a in like.items()}

@@ -1,0 +1,39 @@
+"""What the report says of a loop nest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir.dims import DimLike
+from .bufferise import Store
+from .loops import NestEmitter
+from .nest import Place
+
+__all__ = ["describe"]
+
+
+def describe(e: NestEmitter) -> dict[str, Any]:
+    """Loops and bytes of an emitted nest."""
+    read: DimLike = 0
+    written: DimLike = 0
+    scratch = set(e.temps)
+    for ph in e.phases:
+        for n in ph.nodes:
+            if n.kind == "load" and n.access is not None and n.access.store not in scratch:
+                read = read + _bytes(e, n.access.store, n.places[0])
+        for r in (*ph.before, *ph.roots):
+            if r.store not in scratch:
+                written = written + _bytes(e, r.store, r.place)
+        for red in ph.reds:
+            if red.target is not None:
+                written = written + _bytes(e, *red.target)
+    depth = max((len(e.outer_loops) + len(ph.loops) for ph in e.phases), default=0)
+    return {"kind": "loop", "depth": depth, "loops": sum(1 for ph in e.phases if ph.loops), "outer": len(e.outer_loops),
+            "read": str(read), "written": str(written), "lanes": e.lanes()}
+
+
+def _bytes(e: NestEmitter, store: Store, place: Place) -> DimLike:
+    size: DimLike = store.dtype.itemsize
+    for d in place[1]:
+        size = size * e.space[d]
+    return size
