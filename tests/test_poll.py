@@ -1,0 +1,77 @@
+"""Every long loop asks from time to time whether to stop, and short calls never do."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from lowering_harness import AgCall, Program
+
+from aotgrad.ir import dims, ops, tensor_type
+from aotgrad.ir.builder import build
+from aotgrad.ir.transforms.cleanup import standard
+
+assert ops
+N = 1_000_000
+ASK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+class Ctx(ctypes.Structure):
+    _fields_ = [("poll", ASK), ("pool", ctypes.c_void_p), ("hook", ctypes.c_void_p), ("state", ctypes.c_void_p), ("tape", ctypes.c_void_p)]
+
+
+def shifted(b: Any, x: Any) -> Any:
+    n = dims.maximum(0, x.type.shape[0] - 1)
+    y = b.full(shape=x.type.shape, value=0.0, dtype=x.type.dtype)
+    return b.insert_add(y, b.slice(x, starts=(1,), sizes=(n,), steps=(1,)), starts=(0,), steps=(1,))
+
+
+CASES: dict[str, Any] = {
+    "elementwise": lambda b, x: b.exp(x), "sum": lambda b, x: b.sum(b.exp(x), dims=(0,)), "light sum": lambda b, x: b.sum(x, dims=(0,)),
+    "maximum": lambda b, x: b.amax(x, dims=(0,)), "running sum": lambda b, x: b.cumsum(x, dim=0), "windows": shifted,
+}
+
+
+def run(p: Program, arrays: list[Any], outs: list[Any], sizes: list[int], stop_after: int) -> tuple[int, int]:
+    """The status, and how often it was asked."""
+    asked = [0]
+
+    @ASK
+    def ask(_: Any) -> int:
+        asked[0] += 1
+        return int(asked[0] > stop_after)
+
+    ctx = Ctx(ask, None, None, None, None)
+    table = (ctypes.c_void_p * 4)(*(a.ctypes.data for a in (*arrays, *outs)))
+    given = np.array([*sizes, 0], np.int64)
+    work = np.zeros(int(p.need(given.ctypes.data)) + 64, np.uint8)
+    call = AgCall(ctypes.addressof(table), given.ctypes.data, work.ctypes.data + (-work.ctypes.data) % 64, ctypes.addressof(ctx))
+    return p.entry(ctypes.byref(call)), asked[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_flat_loop_stops_when_told_and_a_short_one_is_never_asked(name: str) -> None:
+    p = Program(standard(build("f", [tensor_type(["n"])], CASES[name])))
+    x, out = np.linspace(-1, 1, N), np.zeros(N)
+    status, asked = run(p, [x], [out], [N], 10**9)
+    assert status == 0 and 1 <= asked <= 1000
+    assert run(p, [x], [out], [N], 0) == (5, 1)
+    assert run(p, [x[:1000].copy()], [out], [1000], 0) == (0, 0)
+
+
+def test_the_pieces_of_a_take_and_a_scatter_can_be_interrupted() -> None:
+    take = Program(standard(build("f", [tensor_type(["n"]), tensor_type(["m"], "int64")], lambda b, x, i: b.take(x, i, dim=0))))
+    x, i, out = np.arange(8.0), np.arange(100_000) % 8, np.zeros(100_000)
+    assert run(take, [x, i], [out], [8, 100_000], 10**9)[0] == 0
+    np.testing.assert_array_equal(out, x[i])
+    assert run(take, [x, i], [out], [8, 100_000], 0) == (5, 1)
+
+
+def test_a_batch_of_products_can_be_interrupted() -> None:
+    batch = Program(standard(build("f", [tensor_type(["b", 16, 16])], lambda b, x: b.dot(x, x))))
+    x, out = np.ones((64, 16, 16)), np.zeros((64, 16, 16))
+    assert run(batch, [x], [out], [64], 10**9)[0] == 0
+    assert np.all(out == 16)
+    assert run(batch, [x], [out], [64], 0) == (5, 1)
