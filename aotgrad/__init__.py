@@ -30,6 +30,8 @@ from aotgrad_runtime.tensor import Size, Tensor
 from . import ir
 from ._version import __version__
 from .frontend import methods as _methods
+from .frontend.anomaly import check_nan_enabled as is_anomaly_check_nan_enabled
+from .frontend.anomaly import enabled as is_anomaly_enabled
 from .frontend.compile import compile
 from .frontend.control import cond, fori_loop, scan
 from .frontend.control import map_ as map
@@ -81,6 +83,7 @@ __all__ = [
     "hessian", "hvp",
     "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev", "jvp", "linearize",
     "linspace",
+    "is_anomaly_check_nan_enabled", "is_anomaly_enabled",
     "manual_seed", "map", "nn", "no_grad", "ones", "ones_like", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scan",
     "set_default_dtype",
     "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "zeros", "zeros_like",

@@ -14,7 +14,7 @@ ROWS = list(optable.rows())
 
 def test_every_op_has_samples_and_a_meaning() -> None:
     without = [op.name for op in opdef.all_ops().values() if not op.regions and not list((op.samples or tuple)())]
-    assert without == []
+    assert sorted(without) == ["graft", "hook", "host_call"]  # they hold Python functions, or a derivative that is not their value's: see test_hooks_compiled
     for op in opdef.all_ops().values():
         assert op.lower is not None or isinstance(op.derivative, opdef.Composite), op.name
         assert op.ref is not None or op.regions or isinstance(op.derivative, opdef.Composite), op.name

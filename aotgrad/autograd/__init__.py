@@ -12,7 +12,7 @@ from aotgrad_runtime.engine import backward
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from aotgrad_runtime.tape import Node
 
-from . import forward_ad, function
+from . import forward_ad, function, graph
 from .function import Function
 from .gradcheck import gradcheck, gradgradcheck
 from .gradients import grad
@@ -21,7 +21,8 @@ if _TYPE_CHECKING:
     from . import functional, profiler
 
 __all__ = [
-    "Function", "Node", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function", "functional", "grad", "gradcheck", "gradgradcheck", "inference_mode",
+    "Function", "Node", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function", "functional", "grad", "gradcheck", "gradgradcheck", "graph",
+    "inference_mode",
     "no_grad", "profiler",
     "set_detect_anomaly", "set_grad_enabled",
 ]

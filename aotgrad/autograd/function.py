@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from aotgrad.frontend.eager import Dual, Kept, make_dual, mark_view
+from aotgrad.frontend.eager import Dual, Kept, Packed, make_dual, mark_view, packed
 from aotgrad.frontend.inplace import store
 from aotgrad.frontend.rules import Rule, call_traced, fit, flavour, split_level, tensor_of, transposed_call, zeros_like
 from aotgrad.frontend.trace import Traced, current
@@ -98,10 +98,12 @@ class _SavedTensor:
 
     def __init__(self, tensor: Any) -> None:
         self.tensor, self.kept, self.node = tensor, Kept(tensor), tensor._node
+        if isinstance(self.kept.kept, Packed):  # the pack hook decides what stays in memory
+            self.tensor = None
 
     def value(self) -> Any:
         x = self.tensor
-        return x if x._data is self.kept.kept.data and x._node is self.node else self.kept.value()
+        return self.kept.value() if x is None else x if x._data is self.kept.kept.data and x._node is self.node else self.kept.value()
 
 
 class FunctionNode(Node, FunctionCtx):
@@ -396,7 +398,8 @@ def _keep(ctx: FunctionNode, cls: Any, given: Sequence[Any], outs: Sequence[Any]
     for t in wanted:
         j = _place(t, given)
         if j is not None and outs[j]._node is ctx and outs[j]._index == j and (outs[j] is t or _place(t, args) is None):
-            saved.append((j, cell_of(outs[j]).save(outs[j]._data), type(outs[j])._value_type))
+            kind, cell = type(outs[j])._value_type, cell_of(outs[j])
+            saved.append((j, packed(cell.save(outs[j]._data), kind, cell), kind))
         else:
             saved.append(_SavedTensor(t) if isinstance(t, Tensor) else SavedArray(t).data)
     ctx._saved = saved
@@ -545,7 +548,7 @@ def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def wrapper(ctx: Any, *args: Any) -> Any:
-        with modes.no_grad():
+        with modes.set_grad_enabled(current() is not None and modes.state.grad):  # a traced rule is guarded as a whole
             outputs = fn(ctx, *args)
         edges = [edge_of(a) for a in args if isinstance(a, Tensor) and a._requires_grad]
         if inside_transform() and isinstance(ctx, Node):  # there a gradient without history would be a zero, not an error

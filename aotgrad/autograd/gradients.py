@@ -12,6 +12,7 @@ from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.eager import Dual
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.tape import Node
 from aotgrad_runtime.tensor import Tensor, wrap
 
 __all__ = ["grad"]
@@ -42,7 +43,8 @@ def grad(
 
 
 def _many(x: Any) -> list[Any]:
-    return [x] if isinstance(x, Tensor) or not isinstance(x, Sequence) else list(x)
+    single = isinstance(x, Tensor) or not isinstance(x, Sequence) or (isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], Node))
+    return [x] if single else list(x)
 
 
 def _dual(outs: list[Any], ins: list[Any], cts: list[Any] | None, retain: bool | None, options: dict[str, Any]) -> tuple[Any, ...]:

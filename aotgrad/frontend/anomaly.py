@@ -1,4 +1,7 @@
-"""``detect_anomaly``: where the first NaN or infinity of a compiled call was born: the user's line, the op, the element, its inputs.
+"""``detect_anomaly``: which line of the user's made a NaN or an infinity.
+
+In eager code the engine checks the gradients of every node, and knows the lines of the forward call that made it (``aotgrad_runtime.recording``). In compiled code the
+value itself is found, in forward or adjoint: the user's line, the op, the element, its inputs.
 
 Inside the context, compiled calls leave the trampoline. When a result holds a value that is not finite while the inputs are, the program is run again op by op,
 and the value is followed from the result back to the op that made it from finite inputs.
@@ -6,7 +9,6 @@ and the value is followed from the result back to the op that made it from finit
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,28 +16,27 @@ import numpy as np
 
 from aotgrad.ir import Func, Op, Value, interp
 from aotgrad.ir.transforms.rewrite import decompose_func
+from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradRuntimeError
 
 from . import detour
 
-__all__ = ["check", "detect_anomaly", "enabled", "set_detect_anomaly"]
-
-
-class _Mode(threading.local):
-    def __init__(self) -> None:
-        self.on = False
-
-
-_mode = _Mode()
+__all__ = ["check", "check_nan_enabled", "detect_anomaly", "enabled", "set_detect_anomaly"]
 
 
 def enabled() -> bool:
     """Whether this thread looks for anomalies."""
-    return _mode.on
+    return recording.state.anomaly
+
+
+def check_nan_enabled() -> bool:
+    """Whether NaN in gradients is an error in anomaly mode."""
+    return recording.state.check_nan
 
 
 class detect_anomaly:
-    """Context: an op that makes a NaN or an infinity from finite values is an error that names the user's line.
+    """Context: an error or a NaN in a backward pass is reported with the lines of the forward call it belongs to, and an op of compiled code that makes a NaN or an
+    infinity from finite values is an error that names its line. ``check_nan=False`` reports errors alone.
 
     >>> import numpy as np, aotgrad as ag
     >>> f = ag.compile(lambda x: ag.log(x).sum())
@@ -49,18 +50,31 @@ class detect_anomaly:
         self.check_nan = check_nan
 
     def __enter__(self) -> None:
-        self.before = _mode.on
-        set_detect_anomaly(True)
+        self.before = enabled(), check_nan_enabled()
+        _switch(True, self.check_nan)
 
     def __exit__(self, *exc: object) -> None:
-        set_detect_anomaly(self.before)
+        _switch(*self.before)
 
 
-def set_detect_anomaly(mode: bool, check_nan: bool = True) -> None:
-    """Switches the search on or off for this thread."""
-    if bool(mode) != _mode.on:
-        _mode.on = bool(mode)
-        detour.shift(1 if mode else -1)
+class set_detect_anomaly:
+    """Switches the search on or off for this thread, at once; as a context, until the end of the block."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self.before = enabled(), check_nan_enabled()
+        _switch(bool(mode), check_nan)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exc: object) -> None:
+        _switch(*self.before)
+
+
+def _switch(on: bool, check_nan: bool) -> None:
+    if on != enabled():
+        detour.shift(1 if on else -1)
+    recording.set_anomaly(on, check_nan)
 
 
 def _bad(x: Any) -> Any:
@@ -69,7 +83,7 @@ def _bad(x: Any) -> Any:
 
 def check(func: Func, arrays: Sequence[Any], outs: Sequence[Any]) -> None:
     """Raises when ``outs`` hold values that are not finite though ``arrays`` are."""
-    if not any(np.any(_bad(np.asarray(o))) for o in outs) or any(np.any(_bad(np.asarray(a))) for a in arrays):
+    if not check_nan_enabled() or not any(np.any(_bad(np.asarray(o))) for o in outs) or any(np.any(_bad(np.asarray(a))) for a in arrays):
         return
     found = _origin(func, [np.asarray(a) for a in arrays])
     if found is not None:

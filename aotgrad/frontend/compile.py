@@ -15,18 +15,19 @@ import numpy as np
 
 from aotgrad.codegen.options import Options as Codegen
 from aotgrad.ir import Func, Layout, TensorType, dims, interp
+from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad.ir.transforms.stabilise import Stabilise
-from aotgrad_runtime import call
+from aotgrad_runtime import call, modes
 from aotgrad_runtime.arrays import DTYPES, native
 from aotgrad_runtime.call import ArgSpec, Sym
 from aotgrad_runtime.dtypes import DType, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, compiler, detour, eager, kernels, profiling, sources, structured
-from .program import Program, Pullback
+from . import anomaly, compiler, detour, kernels, profiling, sources, split, structured
+from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .structured import MISS
 from .subtrace import as_value, unwrap_error
@@ -114,6 +115,7 @@ class Variant:
     tensors: bool
     program: Any = None
     verified: int = 0
+    records: bool = False  # traced without recording, but with a part that records (``enable_grad``)
     entered: bool = False  # an entry was tried for it, see ``State._add_entry``
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
@@ -131,11 +133,13 @@ def _identifier(path: str) -> str:
 class CompiledProgram(Program):
     """A program that runs as one kernel; what is derived from it runs as kernels too."""
 
-    __slots__ = ("kernel", "options", "title", "watched")
+    __slots__ = ("kernel", "options", "split", "title", "watched")
 
     def __init__(self, func: Func, name: str, options: Codegen, on_error: Any, title: str | None = None) -> None:
+        plain = strip_func(func)
         with profiling.compiling(title or func.name):
-            self.kernel = kernels.build(func, _identifier(func.name), options, on_error)
+            self.kernel = kernels.build(func if plain is func else standard(plain), _identifier(func.name), options, on_error)
+        self.split = split.SplitProgram(func, name, functools.partial(_part, name, options)) if split.watched(func) else None
         self.options = (dataclasses.replace(options, guards=()), on_error)  # what is derived is called with sizes that passed already
         self.title = title or func.name  # what the profiler calls it
         self.watched: Any = None  # its form for profiling, see ``profiling``
@@ -143,26 +147,48 @@ class CompiledProgram(Program):
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Outputs as fresh arrays."""
-        if profiling.watch.on:
-            return profiling.run(self, arrays)
-        return kernels.run_flat(self.kernel, arrays)
+        outs = profiling.run(self, arrays) if profiling.watch.on else kernels.run_flat(self.kernel, arrays)
+        if anomaly.enabled():
+            anomaly.check(self.func, arrays, outs)
+        return outs
 
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         found = self._vjps.get((active, present))
         if found is None:
             with kernels.collector_paused():
                 plain = super().pullback(active, present)
-                compiled = CompiledProgram(standard(plain.program.func), self.name, *self.options, title=f"{self.title} (backward)")
+                compiled = _built(standard(plain.program.func), self.name, *self.options, title=f"{self.title} (backward)")
             compiled.backward = True
-            found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs, plain.gives)
+            found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs, plain.gives, depends(self.func, active))
         return found
 
     def pushforward(self, active: tuple[bool, ...]) -> Program:
         found = self._jvps.get(active)
         if found is None:
             with kernels.collector_paused():
-                found = self._jvps[active] = CompiledProgram(standard(super().pushforward(active).func), self.name, *self.options, title=f"{self.title} (jvp)")
+                found = self._jvps[active] = _built(standard(super().pushforward(active).func), self.name, *self.options, title=f"{self.title} (jvp)")
         return found
+
+
+def _built(func: Func, name: str, options: Codegen, on_error: Any, title: str | None = None) -> Program:
+    """One kernel, or several with Python between them where the program calls it."""
+    if split.needs_host(func):
+        return split.SplitProgram(func, name, functools.partial(_part, name, options))
+    return CompiledProgram(func, name, options, on_error, title)
+
+
+def _part(name: str, options: Codegen, func: Func) -> Program:
+    """A part of a program that is cut; its errors name its own lines."""
+    made: list[Any] = []
+
+    def failed(code: int, info: tuple[int, int, int, int]) -> Any:
+        if code == 2:
+            lines = made[0].kernel.meta.get("locations", [])
+            raise AotgradIndexError(f"{f'{lines[info[0]]}: ' if 0 <= info[0] < len(lines) else ''}index {info[1]} is out of range for size {info[2]} in {func.name}")
+        return call.default_on_error(code, info)
+
+    made.append(_built(func, name, dataclasses.replace(options, guards=()), failed))
+    return made[0]  # type: ignore[no-any-return]
 
 
 class State:
@@ -240,7 +266,7 @@ class State:
 
     def find(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Variant, bool]:
         """The variant that fits, traced now if there is none."""
-        base = (tree, tuple(_spec(x, i in static) for i, x in enumerate(leaves)))
+        base = (tree, tuple(_spec(x, i in static) for i, x in enumerate(leaves)), modes.state.grad)
         forced = self.forced.get(base, set())
         key = base if not forced else (base, tuple(leaves[i] for i in sorted(forced)))
         for variant in self.variants.get(key, ()):
@@ -284,6 +310,7 @@ class State:
         holders = [x for x in given if not isinstance(x, Traced)]
         variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors)
         variant.seconds = time.perf_counter() - started
+        variant.records = not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
         return variant
 
     def _run(self, trace: Trace, args: Any, kwargs: Any) -> tuple[TreeDef, list[Any]]:
@@ -307,14 +334,14 @@ class State:
 
     # ---- execution -------------------------------------------------------------------------------------------------------------------
 
-    def program(self, variant: Variant) -> CompiledProgram:
+    def program(self, variant: Variant) -> Any:  # a CompiledProgram, or a SplitProgram
         """The compiled program of a variant, built at first need."""
         if variant.program is None:
             started = time.perf_counter()
             with kernels.collector_paused():
-                variant.program = CompiledProgram(variant.func, "CompiledFunctionBackward", self._codegen(variant), functools.partial(self._failed, variant))
+                variant.program = _built(variant.func, "CompiledFunctionBackward", self._codegen(variant), functools.partial(self._failed, variant))
             variant.seconds += time.perf_counter() - started
-        return variant.program  # type: ignore[no-any-return]
+        return variant.program
 
     def _codegen(self, variant: Variant) -> Codegen:
         return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards))
@@ -340,12 +367,11 @@ class State:
         taped = next((type(x) for x in args if isinstance(x, Tensor)), None)
         if taped is None:
             outs = program.run(given)
-            if anomaly.enabled():
-                anomaly.check(variant.func, given, outs)
             results = [_plain(o) for o in outs]
         else:
             cls = Tensor if variant.tensors else ArrayTensor
-            results = eager.apply(program, given, cls)
+            run = split.apply if not variant.records else modes.enable_grad(split.apply)
+            results = run(program, given, cls)
         it = iter(results)
         return tree_unflatten(variant.out_tree, [next(it) if c is _TRACED else c for c in variant.out_constants])
 
@@ -367,7 +393,7 @@ class State:
     def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, fresh: bool) -> None:
         """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
         or when it came this way although there is one, by an entry."""
-        if variant.tensors or variant.unequal or self.options.verify or any(isinstance(x, Tensor) for x in leaves):
+        if variant.tensors or variant.unequal or self.options.verify or any(isinstance(x, Tensor) for x in leaves) or split.needs_host(variant.func):
             variant.entered = True
             return
         flat_in = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
@@ -397,7 +423,7 @@ class State:
         found.function.add_instance(self._instance(variant, specs, len(variant.leaves)))
         self.runs = tuple(e.run for e in self.entries.values())
 
-    def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int) -> call.Instance:
+    def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int) -> Any:
         return self.program(variant).kernel.instance(specs, True, functools.partial(self._failed, variant), npos=npos)
 
     def pause(self, on: bool) -> None:

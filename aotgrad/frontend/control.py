@@ -16,7 +16,7 @@ from aotgrad_runtime.tensor import Tensor
 from . import dispatch
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, traced_class
-from .trace import Trace, Traced, current, plain_size, user_loc
+from .trace import Trace, Traced, current, plain_size, unrecorded, user_loc
 
 __all__ = ["cond", "fori_loop", "map_", "scan"]
 
@@ -58,7 +58,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     outer = [*values, *lifted]
     blocks = [_aligned(s, len(values), outer) for s in subs]
     found = b.emit("cond", [p, *outer], {}, blocks)
-    return tree_unflatten(subs[0].out_tree, [cls._of(trace, v) for v in found])
+    return tree_unflatten(subs[0].out_tree, [cls._of(trace, unrecorded(b, v)) for v in found])
 
 
 def _aligned(sub: Sub, given: int, outer: Sequence[Value]) -> Block:
@@ -169,7 +169,7 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     block.args = [*sub.block.args[given:], *sub.block.args[:given]]
     block.ops, block.outputs = sub.block.ops, sub.block.outputs
     found = b.emit("scan", [*lifted, *values, *xs], {"consts": len(lifted), "carry": len(values), "length": count, "reverse": reverse}, (block,))
-    out = [cls._of(trace, v) for v in found]
+    out = [cls._of(trace, unrecorded(b, v)) for v in found]
     return tree_unflatten(carry_tree, out[:len(values)]), tree_unflatten(sub.out_tree.children[1], out[len(values):])
 
 

@@ -19,9 +19,10 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import eager, quick
 from .front import FrontBuilder, Operand, Public, emit_public, number_operand, publics
+from .node_names import node_name
 from .program import Program
 from .promotion import Kind
-from .trace import Trace, Traced, TracedArray, TracedTensor, current, user_loc
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, unrecorded, user_loc
 
 __all__ = ["NUMPY", "TORCH", "call", "function", "is_array_like", "program_of", "watch"]
 
@@ -121,13 +122,15 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     b = FrontBuilder(trace, flavour.torch, user_loc())
     wrapped = [_traced_operand(public, x, trace) for x in operands]
     results = emit_public(public, b, _replaced(public, arguments, wrapped))
-    made = _restore(results, lambda v: flavour.traced._of(trace, v))
+    made = _restore(results, lambda v: flavour.traced._of(trace, unrecorded(b, v)))
     first = operands[0] if operands else None
     how = view_of(public, results, arguments, flavour.torch) if isinstance(first, Traced) and first._trace is trace else None
     if how is not None:
-        for out in made if isinstance(made, tuple) else (made,):
+        if how is eager.SAME:
+            return first if first is not None and results is first._value else made
+        for i, out in enumerate(made if isinstance(made, tuple) else (made,)):
             if flavour.torch or out.ndim:  # NumPy's scalars are no views
-                eager.mark_view(out, first, how)
+                eager.mark_view(out, first, how, i)
     return made
 
 
@@ -277,11 +280,14 @@ def view_of(public: Public, results: Any, arguments: dict[str, Any], torch: bool
     name = public.op.name
     if name == "getitem":
         return ("index", arguments["spec"]) if "indices" not in arguments else None
-    if name in _RESHAPED or (name in _CASTS and torch and (results.op is None or results.op.name != "cast")):  # torch's casts to the same dtype give the tensor itself
+    if name in _CASTS and torch and (results.op is None or results.op.name != "cast"):  # torch's casts to the same dtype give the tensor itself
+        return eager.SAME
+    if name in _RESHAPED:
         return ("reshape",)
     if name in _PERMUTED and isinstance(results, Value):
         return ("permute", _order(results))
-    return ("other",) if name in _OTHER or name in _PERMUTED else None
+    first = public.tensors[0]
+    return ("call", public, {k: v for k, v in arguments.items() if k != first}) if name in _OTHER or name in _PERMUTED else None
 
 
 def _order(v: Value) -> tuple[int, ...]:
@@ -316,7 +322,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     trace.block.args = [trace.block.args[i] for i in order]
     func = substitute_func(Func(public.op.name, trace.block), trace.replaced())
     structure = None if not isinstance(results, tuple) else type(results)
-    return Program(func, public.node_name, view=view_of(public, results, arguments, flavour.torch)), structure, dtypes
+    return Program(func, node_name(public, arguments, operands), view=view_of(public, results, arguments, flavour.torch)), structure, dtypes
 
 
 def _number_arg(trace: Trace, dtypes: list[Any], slot: int, dtype: DType) -> Any:

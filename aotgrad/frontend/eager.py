@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime import modes
+from aotgrad_runtime import modes, recording
+from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.printing import with_suffixes
 from aotgrad_runtime.tape import Extra, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from .program import Program
 
-__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view", "replay"]
+__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view", "packed", "replay"]
 
 
 class OpNode(Node):
@@ -26,7 +27,9 @@ class OpNode(Node):
     __slots__ = ()
 
     def apply(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
-        return replay(self, self._saved, cts)
+        grads = replay(self, self._saved, cts)
+        edges = self._saved[0].edges
+        return grads if edges is None else tuple([g for g, on in zip(grads, edges) if on])
 
 
 def replay(node: Node, saved: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -64,14 +67,21 @@ class Kept:
     """An input that backward reads: its numbers as they were, and its place in the graph as it was."""
 
     __slots__ = ("cls", "index", "kept", "leaf", "node")
+    kept: SavedArray | Packed
 
     def __init__(self, x: Any) -> None:
         if not isinstance(x, Tensor):
             self.kept, self.node, self.index, self.leaf, self.cls = SavedArray(x), None, 0, None, Tensor
             return
+        if x._extra is not None and x._extra.inference:
+            raise AotgradRuntimeError("Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation tracked by "
+                                      "autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or use `no_grad()` instead "
+                                      "of `inference_mode()`.")
         self.kept = cell_of(x).save(x._data)
         self.node, self.index, self.cls = x._node, x._index, type(x)._value_type
         self.leaf = x if x._requires_grad and x._node is None else None
+        if recording.flags.on and recording.state.hooks:
+            self.kept = packed(self.kept, self.cls, cell_of(x))
 
     def value(self) -> Any:
         """A tensor with the numbers and the history of then."""
@@ -83,6 +93,38 @@ class Kept:
         out = wrap(data, self.cls)
         out._requires_grad, out._extra = True, extra_of(leaf)
         return out
+
+
+class Packed:
+    """What a pack hook made of a saved array. Its numbers come from the unpack hook, each time they are read."""
+
+    __slots__ = ("cls", "content", "unpack")
+
+    def __init__(self, content: Any, unpack: Any, cls: type[Any]) -> None:
+        self.content, self.unpack, self.cls = content, unpack, cls
+
+    @property
+    def data(self) -> Any:
+        return recording.check_unpacked(self.unpack(self.content), Tensor)._data
+
+
+def packed(saved: SavedArray, cls: type[Any], cell: VersionCell) -> SavedArray | Packed:
+    """A saved array as the thread's innermost saved-tensor hooks want it."""
+    if not recording.state.hooks:
+        return saved
+    pack, unpack = recording.state.hooks[-1]
+    if pack is None:  # hooks are switched off here
+        return saved
+    shown = wrap(saved.data, cls)
+    extra_of(shown).cell = cell
+    before = cell.version
+    with modes.no_grad():
+        content = pack(shown)
+    if cell.version != before:
+        raise AotgradRuntimeError("A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook can not be modified by in-place "
+                                  "operations as this can lead to unexpected side-effects. Please open an issue if you need to perform in-place operations on the "
+                                  "input to a pack hook.")
+    return Packed(content, unpack, cls)
 
 
 def _float_outputs(program: Program) -> list[int]:
@@ -102,24 +144,28 @@ class _Strong:
 
 
 class ViewExtra(Extra):
-    """What a view knows: the tensor whose memory it shows, and ``how``: ("index", spec), ("reshape",), ("permute", order) or ("other",).
+    """What a view knows: the tensor whose memory it shows, and ``how``: ("index", spec), ("reshape",), ("permute", order) or ("call", function, arguments, result).
 
-    A view of a view keeps the one between alive, so that the way to the tensor at the end is never lost; that one is referred to weakly, as nobody sees a write into it
-    when it is gone.
+    A view keeps what it shows alive, as in torch. ``made``: the grad mode it was made in, where writes through it are refused for that.
     """
 
     cell: VersionCell
+    made: str | None = None
 
     def __init__(self, parent: Any, how: tuple[Any, ...]) -> None:
-        self.parent: Any = _Strong(parent) if isinstance(parent._extra, ViewExtra) else weakref.ref(parent)
+        self.parent: Any = _Strong(parent)
         self.how = how
         self.cell = cell_of(parent)
+        base = parent._extra.base
+        self.base = parent if base is None else base
+        if not modes.state.grad:
+            self.made = "inference" if modes.state.inference else "no_grad"
         self.inference = parent._extra.inference
 
 
-def mark_view(out: Any, parent: Any, how: Any) -> None:
-    """Makes ``out`` a view of ``parent``: they share a version counter, and writes to one reach the other."""
-    out._extra = extra = ViewExtra(parent, how)
+def mark_view(out: Any, parent: Any, how: Any, place: int = 0) -> None:
+    """Makes ``out``, result ``place`` of a call, a view of ``parent``: they share a version counter, and writes to one reach the other."""
+    out._extra = extra = ViewExtra(parent, (*how, place) if how[0] == "call" else how)
     cell = extra.cell
     views = cell.views
     if views is None:
@@ -146,6 +192,7 @@ class Levels(threading.local):
 
 
 levels = Levels()
+SAME = ("same",)  # how a result that is the first argument itself is a view
 LEVEL_STEP = 1 << 20  # levels opened by hand have multiples of it; numbers between are for transforms that run inside
 _dual_types: dict[type[Any], type[Any]] = {}
 
@@ -191,11 +238,13 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
     if level:
         made = _apply_dual(program, args, cls, level)
         if program.view is not None and isinstance(args[0], Tensor):
-            for out in made:
-                mark_view(out, args[0], program.view)
+            for i, out in enumerate(made):
+                mark_view(out, args[0], program.view, i)
         return made
     arrays = [a._data if isinstance(a, Tensor) else a for a in args]
     outs = program.run(arrays)
+    if program.view == SAME and outs[0] is arrays[0]:
+        return [args[0]]
     owners = None
     for i, o in enumerate(outs):
         if o.base is not None or any(o is a for a in arrays):
@@ -205,7 +254,7 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
     made = _record(program, args, outs, cls) if active and modes.state.grad else [wrap(o, cls) for o in outs]
     if owners is not None:
         for i, owner in owners.items():
-            mark_view(made[i], owner, program.view)
+            mark_view(made[i], owner, program.view, i)
     return made
 
 
@@ -234,12 +283,15 @@ def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[An
     present = tuple(t.dtype.is_differentiable for t in program.func.out_types)
     pullback = program.pullback(active, present)
     inputs = {i: Kept(args[i]) for i in pullback.inputs}
-    outputs: dict[int, SavedArray] = {}
-    edges = tuple([edge_of(a) if on else (None, 0) for a, on in zip(args, active)])
+    outputs: dict[int, SavedArray | Packed] = {}
+    edges = tuple([edge_of(a) if on else (None, 0) for a, on, kept in zip(args, active, program.edges or active) if kept or program.edges is None])
     node = _node_type(program.name, len(floats))(edges, (program, active, inputs, outputs, cls))
-    made = [make_output(o, node, floats.index(i), cls) if i in floats else wrap(o, cls) for i, o in enumerate(outs)]
+    moves = pullback.moves  # where only some results belong to the graph
+    made = [make_output(o, node, floats.index(i), cls) if i in floats and (moves is None or moves[i]) else wrap(o, cls) for i, o in enumerate(outs)]
     for i in pullback.outputs:
         outputs[i] = cell_of(made[i]).save(outs[i])
+        if recording.flags.on:
+            outputs[i] = packed(outputs[i], cls, cell_of(made[i]))  # type: ignore[arg-type]
     return made
 
 

@@ -6,18 +6,20 @@ node of the functional result, the tensor it is a view of gets a write of its ow
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
+from aotgrad.ir import dims
 from aotgrad_runtime import modes
-from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import cell_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import dispatch
 from .eager import Dual, ViewExtra, dual_class
-from .trace import Traced, user_loc
+from .trace import Traced, plain_size, user_loc
 
 __all__ = ["check_writable", "memory", "recorded", "store", "update"]
 
@@ -33,22 +35,28 @@ def _parent(x: Any) -> Any:
 
 
 def check_writable(x: Any, name: str, history: bool) -> None:
-    """Refuses writes that would lose a leaf's gradient, and recorded ones through views that cannot be written back."""
+    """Refuses writes that would lose a leaf's gradient, and those through a view that was made in another grad mode."""
     at, view = x, ""
+    made = x._extra.made if isinstance(x._extra, ViewExtra) else None
+    if made is not None and modes.state.grad and (history or x._extra.base._requires_grad):
+        raise AotgradRuntimeError(f"A view was created in {made} mode and is being modified inplace with grad mode enabled. Move both the view and the write into the "
+                                  f"{made} block if the write is not to be recorded, or both out of it if it is ({user_loc()}: {name}).")
     while at is not None:
         if modes.state.grad and at._requires_grad and at._node is None and not isinstance(at, (Traced, Dual)):
             hint = "; copy it first (x = x.copy())" if isinstance(at, ArrayTensor) else ""
-            raise AotgradRuntimeError(f"{user_loc()}: {name}: a {view}leaf Variable that requires grad is being used in an in-place operation{hint}.")
-        parent = _parent(at)
-        if history and parent is not None and at._extra.how[0] == "other":
-            raise AotgradNotImplementedError(f"{user_loc()}: {name}: a recorded write through this kind of view (split, narrow, diagonal, expand) is not available; "
-                                             "write to the tensor it came from (x[i] = v), or copy it first with clone()")
-        at, view = parent, "view of a "
+            raise AotgradRuntimeError(f"a {view}leaf Variable that requires grad is being used in an in-place operation{hint}. ({user_loc()}: {name})")
+        at, view = _parent(at), "view of a "
 
 
 def memory(x: Any) -> Any:
     """The array to write to: arrays saved for backward keep the old numbers."""
     data = x._data
+    if x._extra is not None and x._extra.inference and not modes.state.inference:
+        raise AotgradRuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal tensor before doing "
+                                  f"inplace update ({user_loc()}).")
+    if not data.flags.writeable and isinstance(x._extra, ViewExtra) and all(s or n < 2 for s, n in zip(data.strides, data.shape)):
+        with contextlib.suppress(ValueError):
+            data.flags.writeable = True  # NumPy marks what it expanded as read-only, also where every element is one of its own
     if not data.flags.writeable:
         raise AotgradRuntimeError(f"{user_loc()}: this memory cannot be written: it is read-only, or one element stands for several (expand); use clone() first")
     cell_of(x).bump()
@@ -80,18 +88,23 @@ def _store_traced(x: Any, new: Any, name: str) -> Any:
     if new._trace is not x._trace:
         raise AotgradTypeError(f"{user_loc()}: {name}: a value from outside this loop or branch is written in its body; return the new value from the body instead")
     check_writable(x, name, True)
-    x._value = new._value
+    x._value = _kept_history(x, new)
     _write_back(x)
     return x
+
+
+def _kept_history(x: Any, new: Any) -> Any:
+    """The value of a traced ``x`` after the write; one that is not recorded changes numbers and leaves the derivative as it was."""
+    if modes.state.grad or not x._dtype.is_differentiable or x._value.type != new._value.type:
+        return new._value
+    return x._trace.builder.graft(new._value, x._value)
 
 
 def _store_dual(x: Any, new: Any, name: str) -> Any:
     """Forward mode: primal and tangent are replaced; the memory stays as it was."""
     if _parent(x) is not None:
         parent, how = _parent(x), x._extra.how
-        if how[0] != "index":
-            raise AotgradNotImplementedError(f"{user_loc()}: {name}: a write through this view is not available in forward mode; write x[i] = v")
-        store(parent, _put(parent, new, how[1]), name)
+        store(parent, _undone(new, parent, how), name)
     if not isinstance(new, Dual):
         x._primal, x._tangent = new, None
         return x
@@ -105,13 +118,14 @@ def _put(parent: Any, value: Any, spec: Any) -> Any:
     return dispatch.run(dispatch.TORCH["setitem"], {"input": parent, "value": value, "spec": spec})
 
 
-def _undone(child: Any, parent: Any) -> Any:
-    """What ``parent`` becomes when its view is ``child``."""
-    how = child._extra.how
+def _undone(child: Any, parent: Any, how: tuple[Any, ...]) -> Any:
+    """What ``parent`` becomes when its view (``how``) is ``child``."""
     if how[0] == "index":
         return _put(parent, child, how[1])
     if how[0] == "reshape":
         return dispatch.run(dispatch.TORCH["reshape"], {"input": child, "shape": (tuple(parent.shape),)})
+    if how[0] == "call":
+        return _scattered(child, parent, how)
     inverse = sorted(range(len(how[1])), key=lambda i: how[1][i])
     return dispatch.run(dispatch.TORCH["permute"], {"input": child, "dims": (inverse,)})
 
@@ -123,12 +137,35 @@ def _again(child: Any, parent: Any) -> Any:
         return dispatch.run(dispatch.TORCH["getitem"], {"input": parent, "spec": how[1]})
     if how[0] == "reshape":
         return dispatch.run(dispatch.TORCH["reshape"], {"input": parent, "shape": (tuple(child.shape),)})
+    if how[0] == "call":
+        return _called(parent, how)
     return dispatch.run(dispatch.TORCH["permute"], {"input": parent, "dims": (list(how[1]),)})
+
+
+def _called(x: Any, how: tuple[Any, ...]) -> Any:
+    """The view of ``x`` that a function gave, by calling it again."""
+    _, public, arguments, place = how
+    found = dispatch.run(public, {public.tensors[0]: x, **arguments})
+    return found[place] if isinstance(found, tuple) else found
+
+
+def _scattered(child: Any, parent: Any, how: tuple[Any, ...]) -> Any:
+    """``child`` written where the function takes its result from: the same function on the places of all elements says where."""
+    if isinstance(parent, Traced):
+        count = dims.product(plain_size(tuple(parent.shape)))
+        numbers = type(parent)._of(parent._trace, parent._trace.builder.iota(shape=(count,)))
+    else:
+        numbers = parent._wrap(np.arange(parent._data.size))
+    reshape = dispatch.TORCH["reshape"]
+    places = _called(dispatch.run(reshape, {"input": numbers, "shape": (tuple(parent.shape),)}), how)
+    flat = [dispatch.run(reshape, {"input": x, "shape": ((-1,),)}) for x in (parent, places, child)]
+    written = dispatch.run(dispatch.TORCH["scatter"], {"input": flat[0], "dim": 0, "index": flat[1], "src": flat[2]})
+    return dispatch.run(reshape, {"input": written, "shape": (tuple(parent.shape),)})
 
 
 def _take_over(x: Any, new: Any) -> None:
     if isinstance(x, Traced):
-        x._value = new._value
+        x._value = _kept_history(x, new)
     else:
         _adopt(x, new)
 
@@ -138,7 +175,7 @@ def _write_back(x: Any) -> None:
     fresh = {id(x)}
     root, child = x, x
     while (parent := _parent(child)) is not None:
-        _take_over(parent, _undone(child, parent))
+        _take_over(parent, _undone(child, parent, child._extra.how))
         fresh.add(id(parent))
         root = child = parent
     if root._extra is None or root._extra.cell is None:
@@ -148,8 +185,6 @@ def _write_back(x: Any) -> None:
         parent = None if view is None else _parent(view)
         if parent is None or id(view) in fresh or id(parent) not in fresh:
             continue
-        if view._extra.how[0] == "other":
-            raise AotgradNotImplementedError(f"{user_loc()}: a tensor was written while a view of it (split, narrow, diagonal, expand) is alive; clone() that view")
         _take_over(view, _again(view, parent))
         fresh.add(id(view))
 

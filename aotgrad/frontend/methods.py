@@ -16,7 +16,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import dispatch, indexing, inplace
+from . import dispatch, hooks, indexing, inplace
 from .dispatch import NUMPY, TORCH, call, run
 from .front import Public
 from .numpy_protocol import array_function, array_ufunc
@@ -228,7 +228,8 @@ def _extra_methods() -> dict[str, Any]:
 
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
-        "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone, "contiguous": contiguous, "to": _to, "type": _cast,
+        "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone,
+        "register_hook": hooks.register_hook, "contiguous": contiguous, "to": _to, "type": _cast,
         "astype": _cast,
         "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "cpu": lambda self: self, "positive": lambda self: self,
         "view_as": lambda self, other: run(TORCH["view"], {"input": self, "shape": (tuple(other.shape),)}),

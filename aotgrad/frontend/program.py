@@ -30,20 +30,23 @@ class Pullback:
     ``gives``: which active inputs it has a result for; the gradients of the others are structurally zero.
     """
 
-    __slots__ = ("gives", "inputs", "outputs", "program")
+    __slots__ = ("gives", "inputs", "moves", "outputs", "program")
 
-    def __init__(self, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...], gives: tuple[bool, ...]) -> None:
+    def __init__(self, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...], gives: tuple[bool, ...], moves: tuple[bool, ...] | None = None) -> None:
         self.program, self.inputs, self.outputs, self.gives = program, inputs, outputs, gives
+        self.moves = moves  # which results belong to the graph; None: all
 
 
 class Program:
     """``func`` (all sizes static) ready to run on arrays."""
 
-    __slots__ = ("_jvps", "_plan", "_vjps", "backward", "calls", "func", "name", "runner", "view")
+    __slots__ = ("_jvps", "_plan", "_vjps", "backward", "calls", "edges", "func", "name", "runner", "view")
 
     def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
         self.func, self.name, self.runner = func, name, runner
         self.calls = 0  # in eager
+        differentiable = tuple([a.type.dtype.is_differentiable for a in func.args])
+        self.edges = None if all(differentiable) else differentiable  # which inputs a node has edges for: as torch's, none for indices and masks
         self.backward = False  # a gradient of it that is structurally zero is None; one of an operation of the user's is zeros, as in torch
         self.view = view  # how results show the memory of the first input; None: they have their own
         self._plan: list[Any] | None = None
@@ -71,6 +74,19 @@ class Program:
         if found is None:
             found = self._jvps[active] = Program(_derive_jvp(self.func, active), self.name)
         return found
+
+
+def depends(func: Func, active: Sequence[bool]) -> tuple[bool, ...] | None:
+    """Which results are recorded: those that active inputs lead to other than through ``stop_gradient``. None: all."""
+    live = {a for a, on in zip(func.args, active) if on}
+    for op in func.body.ops:
+        if op.name == "stop_gradient":
+            continue
+        used = op.operands[1:] if op.name == "graft" else op.operands
+        if any(o in live for o in used):
+            live.update(r for r in op.results if r.type.dtype.is_differentiable)
+    found = tuple([o in live for o in func.outputs])
+    return None if all(on or not o.type.dtype.is_differentiable for on, o in zip(found, func.outputs)) else found
 
 
 def _copy(func: Func) -> Func:
@@ -181,6 +197,14 @@ def _execute(plan: list[Any], arrays: Arrays) -> list[Any]:
 
 def _implementation(op: Op) -> Callable[..., Any]:
     definition = opdef.get(op.name)
+    if op.name == "host_call":
+        types, one = op.attrs["types"], len(op.results) == 1
+
+        def host(*xs: Any) -> Any:
+            found = [np.asarray(x, t.dtype.np) for x, t in zip(op.attrs["call"](*xs), types)]
+            return found[0] if one else found
+
+        return host
     if op.regions:
         one = len(op.results) == 1
         return lambda *xs: interp.run_op(op, xs, {})[0] if one else interp.run_op(op, xs, {})

@@ -11,6 +11,7 @@ import numpy as np
 from aotgrad.ir import Block, Builder, Func, TensorType, Value
 from aotgrad.ir.transforms.custom import transpose_block
 from aotgrad.ir.transforms.rewrite import copy_ops, substitute_block
+from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import native
 from aotgrad_runtime.errors import AotgradError, AotgradNotImplementedError, AotgradRuntimeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
@@ -19,7 +20,7 @@ from . import dispatch, eager
 from .program import Program
 from .pytree import tree_flatten
 from .subtrace import Sub, as_value, builder_of, traced_class
-from .trace import Trace, TracedArray, TracedTensor, current, plain_size, tracing
+from .trace import Trace, TracedArray, TracedTensor, current, plain_size, tracing, unrecorded
 
 __all__ = ["Rule", "call_traced", "fit", "flavour", "split_level", "tensor_of", "transposed_call", "zeros_like"]
 
@@ -106,7 +107,7 @@ def call_traced(leaves: Sequence[Any], rule: Rule) -> list[Any]:
     attrs = {"name": rule.name, "outs": parts.outs, "moving": tuple(moving), "cts": tuple(parts.cts), "residuals": tuple(parts.residuals), "grads": tuple(parts.grads),
              "through": rule.through, "once": rule.once, "error": rule.error or "; ".join(parts.errors)}
     found = b.emit("custom", [b.refresh(v) for v in (*values, *sub.lifted_values())], attrs, regions)
-    return [cls._of(trace, v) for v in found]
+    return [cls._of(trace, unrecorded(b, v)) for v in found]
 
 
 class _Depth(threading.local):
@@ -222,7 +223,7 @@ def transposed_call(name: str, fn: Callable[[list[Any]], list[Any]], likes: Sequ
     args = [trace.argument(TensorType(tuple(x.shape), x._dtype), traced) for x in likes]
     kept: list[int] = []
     try:
-        with tracing(trace):
+        with tracing(trace), modes.enable_grad():  # the engine, which may call this, is in another mode
             outs = fn(args)
             kept = [i for i, o in enumerate(outs) if o is not None and given[i] is not None]
             trace.block.outputs = [as_value(fit(_traced(outs[i], traced), given[i], name, i), trace) for i in kept]

@@ -16,12 +16,13 @@ import numpy as np
 
 from aotgrad.ir import Block, Builder, Loc, TensorType, Value, dims
 from aotgrad.ir.dims import Dim, DimLike
+from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedSize", "TracedTensor", "current", "plain_size", "tracing", "user_loc"]
+__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedSize", "TracedTensor", "current", "plain_size", "tracing", "unrecorded", "user_loc"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNTIME = os.path.dirname(os.path.abspath(sys.modules["aotgrad_runtime"].__file__ or "")) + os.sep
@@ -43,6 +44,11 @@ def user_loc() -> Loc | None:
             return Loc(code=code, lasti=frame.f_lasti)
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def unrecorded(b: Builder, v: Value) -> Value:
+    """A result as the grad mode wants it: without a derivative where operations are not recorded."""
+    return v if modes.state.grad or not v.type.dtype.is_differentiable else b.stop_gradient(v)
 
 
 class _Stack(threading.local):

@@ -558,7 +558,7 @@ class _Inline:
             for i, n, (_, tree) in zip(nums, sizes, self.trees):
                 filled[i] = tree_unflatten(tree, full[at:at + n])
                 at += n
-            return f(*filled, **kwargs)
+            return enable_grad(f)(*filled, **kwargs)  # a gradient inside no_grad is a gradient still
 
         flat_tree = tree_flatten(tuple(kept))[1]
         weak = [type(x) is float or getattr(x, "_weak", False) for x in self.arrays]

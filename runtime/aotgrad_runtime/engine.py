@@ -5,13 +5,14 @@ Nodes run when every gradient they wait for has arrived, the latest recorded fir
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
 import numpy as np
 
-from . import modes, profiler, tape
+from . import modes, profiler, recording, tape
 from .errors import AotgradRuntimeError, AotgradTypeError
 from .tape import AccumulateGrad, Node, Value
 
@@ -105,7 +106,7 @@ def _run(run: _Run, starts: list[Node]) -> None:
     """The pass itself. ``starts`` hold their seeds already."""
     waiting, buffers, put, keep = run.waiting, run.buffers, run.put, run.keep
     recorder = run.recorder
-    everything = run.needed is None and recorder is None
+    everything = run.needed is None and recorder is None and not recording.state.anomaly
     heap: list[tuple[int, Node]] = []
     leaves: list[AccumulateGrad] = []
     ready = [node for node in starts if waiting.get(node) == 0]
@@ -166,8 +167,10 @@ def _run_node(run: _Run, node: Node, cts: tuple[Any, ...]) -> tuple[Any, ...] | 
             return None
     if extra is not None:
         cts = tape.run_pre_hooks(extra, cts)
-    recorder = run.recorder
-    grads = tape.run_apply(node, cts) if recorder is None else recorder.node(tape.run_apply, node, cts)
+    recorder, apply = run.recorder, tape.run_apply
+    if recording.state.anomaly:
+        apply = functools.partial(recording.checked, apply)
+    grads = apply(node, cts) if recorder is None else recorder.node(apply, node, cts)
     return grads if extra is None else tape.run_post_hooks(extra, grads, cts)
 
 
@@ -199,16 +202,18 @@ def _execute(
     tensors: Sequence[Value], seeds: Sequence[Any], targets: Sequence[Value] | None, keep: bool, create_graph: bool,
 ) -> list[Any]:
     roots = [tape.edge_of(t) for t in tensors]
-    run = _Run(roots, None if targets is None else [tape.edge_of(t) for t in targets], keep)
+    run = _Run(roots, None if targets is None else [t if isinstance(t, tuple) else tape.edge_of(t) for t in targets], keep)
     for (node, index), seed in zip(roots, seeds):
         assert node is not None  # checked by _seed
         run.put(node, index, seed)
     grad, inference = modes.state.grad, modes.state.inference
     modes.set_mode(create_graph, inference and not create_graph)
+    outer, recording.state.passing = recording.state.passing, run
     try:
         _run(run, list(run.buffers))
     finally:
         modes.set_mode(grad, inference)
+        recording.state.passing = outer
     return run.results
 
 
@@ -221,6 +226,18 @@ def _as_tensors(given: Any, what: str) -> list[Any]:
         bad = given if tensors is None else next(t for t in tensors if not isinstance(t, Value))
         raise AotgradTypeError(f"{what} must be a Tensor or a sequence of Tensors, but got {type(bad).__name__}")
     return tensors
+
+
+def _as_targets(given: Any) -> list[Any]:
+    """Tensors, or edges ``(node, output)``."""
+    def edge(t: Any) -> bool:
+        return isinstance(t, tuple) and len(t) == 2 and isinstance(t[0], Node)
+
+    if edge(given):
+        return [given]
+    if isinstance(given, Sequence) and any(map(edge, given)):
+        return [t if edge(t) else _as_tensors(t, "inputs")[0] for t in given]
+    return _as_tensors(given, "inputs")
 
 
 def _as_seeds(given: Any, count: int, what: str) -> list[Any]:
@@ -302,7 +319,7 @@ def _post_accumulate(target: Value, result: Any) -> None:
 
 def _check_inputs(wanted: list[Any]) -> None:
     for place, tensor in enumerate(wanted):
-        if not tensor._requires_grad:
+        if not isinstance(tensor, tuple) and not tensor._requires_grad:
             raise AotgradRuntimeError(f"One of the differentiated Tensors does not require grad: element {place} of inputs. Set requires_grad=True on it "
                                       "before computing the outputs")
 
@@ -318,7 +335,7 @@ def grad(
     if materialize_grads and allow_unused is False:
         raise AotgradRuntimeError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
     tensors = _as_tensors(outputs, "outputs")
-    wanted = _as_tensors(inputs, "inputs")
+    wanted = _as_targets(inputs)
     seeds = [_seed(i, t, s) for i, (t, s) in enumerate(zip(tensors, _as_seeds(grad_outputs, len(tensors), "grad_outputs")))]
     _check_inputs(wanted)
     keep = create_graph if retain_graph is None else bool(retain_graph)
@@ -326,7 +343,7 @@ def grad(
     for place, (result, tensor) in enumerate(zip(results, wanted)):
         if result is not None:
             continue
-        if materialize_grads:
+        if materialize_grads and not isinstance(tensor, tuple):
             results[place] = tensor._wrap(np.zeros(tuple(tensor.shape), tensor._dtype.np))
         elif not allow_unused:
             raise AotgradRuntimeError(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from . import memory_format as mf
-from . import modes
+from . import modes, recording
 from .dtypes import DType
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
@@ -267,6 +267,8 @@ class Node:
         self._saved = saved
         self._seq = next_sequence()
         self._extra = None
+        if recording.flags.on:
+            recording.note(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -1,0 +1,147 @@
+"""The graph that backward walks: its nodes, edges to them, and hooks around the tensors it saves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from aotgrad.frontend import detour
+from aotgrad_runtime import recording
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tape import Node, RemovableHandle, cell_of, edge_of
+from aotgrad_runtime.tensor import Tensor
+
+__all__ = [
+    "GradientEdge", "Node", "allow_mutation_on_saved_tensors", "disable_saved_tensors_hooks", "get_gradient_edge", "increment_version", "register_multi_grad_hook",
+    "save_on_cpu", "saved_tensors_hooks",
+]
+
+
+class saved_tensors_hooks:
+    """Context: what operations inside save for backward goes through ``pack_hook(tensor)``; backward reads what ``unpack_hook`` makes of its result.
+
+    The innermost pair of the thread counts. The pack hook must not change the tensor in place; the unpack hook returns a tensor of the same values. Raises
+    ``AotgradRuntimeError`` and ``AotgradTypeError`` where they do not.
+
+    >>> import aotgrad as ag
+    >>> x = ag.tensor([1.0, 2.0], requires_grad=True)
+    >>> with ag.autograd.graph.saved_tensors_hooks(lambda t: t.numpy().copy(), ag.from_numpy):
+    ...     y = (x * x).sum()
+    >>> y.backward()
+    >>> x.grad
+    tensor([2., 4.])
+    """
+
+    def __init__(self, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
+        for name, hook in (("pack_hook", pack_hook), ("unpack_hook", unpack_hook)):
+            if not callable(hook):
+                raise AotgradTypeError(f"saved_tensors_hooks: {name} must be callable, got {type(hook).__name__}")
+        self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
+
+    def __enter__(self) -> None:
+        hooks = recording.state.hooks
+        if hooks and hooks[-1][0] is None:
+            raise AotgradRuntimeError(hooks[-1][1])
+        recording.push_hooks(self.pack_hook, self.unpack_hook)
+        detour.shift(1)  # calls must come through Python
+
+    def __exit__(self, *exc: object) -> None:
+        detour.shift(-1)
+        recording.pop_hooks()
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """Context: saved tensors are copied. Everything is on the CPU here; the copies are independent of later writes by themselves."""
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        super().__init__(lambda t: t.clone(), lambda t: t)
+
+
+@contextmanager
+def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+    """Inside, entering ``saved_tensors_hooks`` is an error with this message."""
+    recording.push_hooks(None, error_message)
+    try:
+        yield
+    finally:
+        recording.pop_hooks()
+
+
+@contextmanager
+def allow_mutation_on_saved_tensors() -> Iterator[None]:
+    """Nothing to allow: a saved tensor that is written to keeps its old values for backward anyway, by copy on write."""
+    yield
+
+
+class GradientEdge(NamedTuple):
+    """Where a gradient flows: a node, and which of its outputs. ``autograd.grad`` and ``backward`` take it for a tensor."""
+
+    node: Node
+    output_nr: int
+
+
+def get_gradient_edge(tensor: Any) -> GradientEdge:
+    """The edge of a tensor that requires grad. For a leaf it leads to its ``AccumulateGrad``."""
+    if not isinstance(tensor, Tensor) or not tensor._requires_grad:
+        raise AotgradRuntimeError("It is not possible to get the gradient edge for a Tensor that does not require gradients")
+    node, index = edge_of(tensor)
+    assert node is not None
+    return GradientEdge(node, index)
+
+
+def increment_version(tensor: Any) -> None:
+    """Counts a change of the tensor's memory that was made elsewhere; what is saved of it is copied first, so call it before the change."""
+    for t in [tensor] if isinstance(tensor, Tensor) else list(tensor):
+        if t.is_inference():
+            raise AotgradRuntimeError("increment_version: inference tensors do not track version counter")
+        cell_of(t).bump()
+
+
+class _MultiHandle(RemovableHandle):
+    __slots__ = ("handles",)
+
+    def __init__(self, handles: Sequence[RemovableHandle]) -> None:
+        self.handles = handles
+        self.id = handles[0].id if handles else -1
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., Any], *, mode: str = "all") -> RemovableHandle:
+    """``mode="all"``: calls ``fn(grads)`` once in a backward pass, when the last of the tensors' gradients has arrived; None for a tensor whose gradient is not
+    computed. ``mode="any"``: calls ``fn(grad)`` with the first.
+
+    A gradient is waited for if its tensor takes part in the pass; which do is seen from the graph of the tensor that comes first.
+    """
+    if mode not in ("all", "any"):
+        raise AotgradValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+    lock = threading.Lock()
+    found: dict[int, Any] = {}
+    passes: list[object] = []
+    count = len(tensors)
+
+    def hear(place: int) -> Callable[[Any], None]:
+        def hook(grad: Any) -> None:
+            with lock:
+                run = recording.state.passing
+                if not passes or passes[0] is not run:
+                    passes[:] = [run]
+                    found.clear()
+                first = not found
+                found[place] = grad
+                waited = sum(edge[0] in run.waiting for edge in edges)
+                grads = [found.get(i) for i in range(count)] if len(found) == waited else None
+            if mode == "any":
+                if first:
+                    fn(grad)
+            elif grads is not None:
+                fn(grads)
+
+        return hook
+
+    edges = [edge_of(t) for t in tensors]
+    return _MultiHandle([t.register_hook(hear(i)) for i, t in enumerate(tensors)])

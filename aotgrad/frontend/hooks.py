@@ -1,0 +1,166 @@
+"""Tensor hooks in traced code.
+
+``y.register_hook(f)`` on a traced value marks it with the op ``hook``, right where the value is made, so that all of its uses are covered as in eager code. The
+compiled program is cut there when a call is recorded, and the hook is registered on a real tensor; gradients computed inside the program call it through ``host_call``.
+A hook that uses traced values itself is applied in the trace instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Block, Op, Value
+from aotgrad.ir.host import HostFunction
+from aotgrad_runtime import engine, modes
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
+from aotgrad_runtime.tape import Hooks, RemovableHandle, call_hooks
+from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
+
+from .eager import Dual, levels, make_dual
+from .pytree import tree_flatten
+from .rules import Rule, call_traced
+from .trace import Traced, user_loc
+
+__all__ = ["HookFunction", "register_hook"]
+
+Hook = Callable[[Any], Any]
+_plain = Tensor.register_hook
+
+
+class HookFunction(HostFunction):
+    """The hooks of one value, as a function of its cotangent. Derivatives come from the hooks' own operations."""
+
+    def __init__(self, cls: type[Any]) -> None:
+        self.hooks, self.cls = Hooks(), cls
+        super().__init__(self._call, "hook", self._jvp, self._vjp)
+
+    def _call(self, ct: Any) -> Any:
+        with modes.no_grad():
+            return call_hooks(self.hooks, wrap(ct, self.cls))._data
+
+    def _jvp(self, primals: Any, tangents: Any) -> Any:
+        levels.level += 1
+        level = levels.level
+        try:
+            out = call_hooks(self.hooks, make_dual(wrap(primals[0], self.cls), wrap(tangents[0], self.cls), level))
+        finally:
+            levels.level -= 1
+        moved = out._tangent if isinstance(out, Dual) and out._level == level else None
+        return [np.zeros_like(primals[0]) if moved is None else moved._data]
+
+    def _vjp(self, primals: Any, cts: Any) -> Any:
+        leaf = wrap(primals[0], self.cls)
+        leaf._requires_grad = True
+        with modes.enable_grad():
+            out = call_hooks(self.hooks, leaf)
+        if not out._requires_grad:
+            return [np.zeros_like(primals[0])]
+        found = engine.grad([out], [leaf], [wrap(cts[0], self.cls)], allow_unused=True)[0]
+        return [np.zeros_like(primals[0]) if found is None else found._data]
+
+
+def register_hook(self: Any, hook: Hook) -> RemovableHandle:
+    """Calls ``hook(grad)`` when this tensor's gradient is complete; a returned tensor replaces it. Returns a handle with ``remove()``. In a compiled function the
+    program is cut here, and the hook runs in Python."""
+    if isinstance(self, Dual):
+        return _register_dual(self, hook)
+    if not isinstance(self, Traced):
+        return _plain(self, hook)
+    if not callable(hook):
+        raise AotgradTypeError(f"hook must be callable, got {type(hook).__name__}")
+    if not self._dtype.is_differentiable:
+        raise AotgradRuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+    if any(isinstance(x, Traced) for x in _held(hook)):
+        return _register_traced(self, hook)
+    value, trace = self._value, self._trace
+    if value.op is not None and value.op.name == "hook":
+        call = value.op.attrs["call"]
+    else:
+        call = HookFunction(ArrayTensor if isinstance(self, ArrayTensor) else Tensor)
+        _insert(trace.block, value, call)
+    return call.hooks.register(hook)  # type: ignore[no-any-return]
+
+
+def _register_dual(x: Any, hook: Hook) -> RemovableHandle:
+    """On the value, and on its tangent: the gradient of the tangent's part comes by the same way."""
+    if isinstance(x._tangent, Tensor) and x._tangent._requires_grad:
+        other = register_hook(x._tangent, hook)
+        handle = register_hook(x._primal, hook)
+        return PairedHandle(handle, other)
+    return register_hook(x._primal, hook)
+
+
+class PairedHandle(RemovableHandle):
+    """Removes two hooks at once."""
+
+    __slots__ = ("other",)
+
+    def __init__(self, first: RemovableHandle, other: RemovableHandle) -> None:
+        self._hooks, self.id, self.other = first._hooks, first.id, other
+
+    def remove(self) -> None:
+        super().remove()
+        self.other.remove()
+
+
+def _insert(block: Block, value: Value, call: HookFunction) -> None:
+    """Puts the op behind the one that makes ``value``; ``value`` becomes its result, so that every use, earlier ones too, is covered."""
+    inner = Value(value.type, value.op, value.index)
+    op = Op("hook", [inner], [value.type], {"call": call}, loc=user_loc())
+    if value.op is None:
+        block.args[next(i for i, a in enumerate(block.args) if a is value)] = inner
+        at = 0
+    else:
+        maker = value.op
+        maker.results = tuple(inner if r is value else r for r in maker.results)
+        at = next(i for i in reversed(range(len(block.ops))) if block.ops[i] is maker) + 1
+    op.results = (value,)
+    value.op, value.index = op, 0
+    block.ops.insert(at, op)
+
+
+def _held(hook: Any) -> list[Any]:
+    """What a hook holds: closure, defaults, bound arguments."""
+    found: list[Any] = []
+    while isinstance(hook, functools.partial):
+        found += [*hook.args, *hook.keywords.values()]
+        hook = hook.func
+    fn = getattr(hook, "__func__", hook)
+    for cell in getattr(fn, "__closure__", None) or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    found += [*(getattr(fn, "__defaults__", None) or ()), *(getattr(fn, "__kwdefaults__", None) or {}).values()]
+    return [x for f in found for x in (tree_flatten(f)[0] if isinstance(f, (tuple, list, dict)) else [f])]
+
+
+class _TracedHooks(Rule):
+    name = "hook"
+
+    def __init__(self, hook: Hook) -> None:
+        self.hooks = Hooks()
+        self.hooks.register(hook)
+        self.reverse = self._reverse
+
+    def forward(self, args: list[Any]) -> list[Any]:
+        return [args[0]]
+
+    def _reverse(self, cts: list[Any]) -> list[Any]:
+        return [call_hooks(self.hooks, cts[0])]
+
+
+def _register_traced(x: Any, hook: Hook) -> RemovableHandle:
+    """The hook as a rule of the program. It covers what comes after it, so nothing may have come before."""
+    value = x._value
+    if any(o is value for op in x._trace.block.ops for o in op.operands):
+        raise AotgradRuntimeError(f"{user_loc()}: register_hook: the hook uses values of the compiled function, and the tensor was used before it was registered; "
+                                  "register it right after the tensor is made")
+    rule = _TracedHooks(hook)
+    out = call_traced([x], rule)[0]
+    x._value = out._value
+    return RemovableHandle(rule.hooks)

@@ -1,0 +1,75 @@
+"""Python functions as attributes of ops: what ``host_call`` calls while the code around it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aotgrad_runtime.errors import AotgradNotImplementedError
+
+from .core import Block, Func, Op, walk
+
+__all__ = ["HostFunction", "calls_host", "strip", "strip_func"]
+
+
+class HostFunction:
+    """A function of arrays. Two are the same only if they are one object, so that calls are never merged.
+
+    ``jvp(primals, tangents)`` gives the tangents of the results, ``vjp(primals, cotangents)`` the cotangents of the arguments; both as sequences of arrays.
+    """
+
+    def __init__(self, fn: Callable[..., Any], name: str, jvp: Callable[..., Any] | None = None, vjp: Callable[..., Any] | None = None) -> None:
+        self.fn, self.name, self.jvp, self.vjp = fn, name, jvp, vjp
+
+    def __repr__(self) -> str:
+        return f"<host {self.name}>"
+
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+        """The results, as a tuple."""
+        out = self.fn(*arrays)
+        return tuple(out) if isinstance(out, (tuple, list)) else (out,)
+
+    def _linear(self, rule: Callable[..., Any] | None, what: str, primals: int, order: str) -> HostFunction:
+        def run(*arrays: Any) -> Any:
+            if rule is None:
+                raise AotgradNotImplementedError(f"host_call: {self.name} has no {'forward' if what == 'jvp' else 'reverse'}-mode derivative: pass {what}=")
+            return tuple(rule(arrays[:primals], arrays[primals:]))
+
+        return HostFunction(run, f"{self.name}_{order}")
+
+    def pushed(self, primals: int) -> HostFunction:
+        """(arguments, their tangents) -> tangents of the results."""
+        return self._linear(self.jvp, "jvp", primals, "jvp")
+
+    def pulled(self, primals: int) -> HostFunction:
+        """(arguments, cotangents of the results) -> cotangents of the arguments."""
+        return self._linear(self.vjp, "vjp", primals, "vjp")
+
+
+def calls_host(op: Op) -> bool:
+    """Whether an op, or one in its regions, calls Python."""
+    return op.name == "host_call" or any(inner.name == "host_call" for region in op.regions for inner in walk(region))
+
+
+_MARKS = frozenset(("hook", "graft", "stop_gradient"))
+
+
+def strip(block: Block) -> Block:
+    """A copy without the ops that matter to derivatives alone, at all depths."""
+    new = Block([a.type for a in block.args])
+    env: dict[Any, Any] = dict(zip(block.args, new.args))
+    for op in block.ops:
+        operands = [env[o] for o in op.operands]
+        if op.name in _MARKS:
+            env[op.results[0]] = operands[0]
+            continue
+        copied = Op(op.name, operands, [r.type for r in op.results], op.attrs, [strip(r) for r in op.regions], op.loc)
+        new.ops.append(copied)
+        env.update(zip(op.results, copied.results))
+    new.outputs = [env[o] for o in block.outputs]
+    return new
+
+
+def strip_func(func: Func) -> Func:
+    """``strip`` of a function; the function itself where there is nothing to do."""
+    return Func(func.name, strip(func.body), func.attrs) if any(op.name in _MARKS for op in walk(func.body)) else func

@@ -1,0 +1,141 @@
+"""What a thread may ask of every operation that is recorded: hooks around saved tensors, and the notes of anomaly mode."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from .errors import AotgradRuntimeError, AotgradTypeError
+
+__all__ = ["checked", "flags", "note", "pop_hooks", "push_hooks", "set_anomaly", "state"]
+
+Array = np.ndarray[Any, Any]
+
+
+class _Flags:
+    """How many threads ask for something. Read before the thread's own state: while 0, none does."""
+
+    __slots__ = ("lock", "on")
+
+    def __init__(self) -> None:
+        self.on = 0
+        self.lock = threading.Lock()
+
+    def shift(self, step: int) -> None:
+        """One more reason, or one fewer."""
+        with self.lock:
+            self.on += step
+
+
+class _State(threading.local):
+    """This thread's hooks (pairs of pack and unpack; None: hooks are refused, with the message), and whether it looks for anomalies."""
+
+    anomaly = False
+    check_nan = True
+    running: Any = None  # the node whose backward makes new ones
+    passing: Any = None  # the backward pass under way
+
+    def __init__(self) -> None:
+        self.hooks: list[tuple[Callable[[Any], Any] | None, Any]] = []
+
+
+flags: Final = _Flags()
+state: Final = _State()
+
+
+def push_hooks(pack: Callable[[Any], Any] | None, unpack: Any) -> None:
+    """The innermost pair of this thread: only that one is called."""
+    state.hooks.append((pack, unpack))
+    flags.shift(1)
+
+
+def pop_hooks() -> None:
+    """Takes the innermost pair away."""
+    state.hooks.pop()
+    flags.shift(-1)
+
+
+def set_anomaly(on: bool, check_nan: bool) -> None:
+    """Switches anomaly mode of this thread."""
+    if on != state.anomaly:
+        flags.shift(1 if on else -1)
+    state.anomaly, state.check_nan = on, check_nan
+
+
+# ---- anomaly mode ---------------------------------------------------------------------------------------------------------------------
+
+_OURS: Final = ("aotgrad", "aotgrad_runtime")
+
+
+def _user_frames() -> traceback.StackSummary:
+    frames, frame = [], sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _OURS:
+            frames.append((frame, frame.f_lineno))
+        frame = frame.f_back  # type: ignore[assignment]
+    return traceback.StackSummary.extract(reversed(frames), lookup_lines=False)
+
+
+def note(node: Any) -> None:
+    """Called when a node is made while some thread asks: keeps the lines that made it."""
+    if state.anomaly:
+        node.metadata["traceback_"] = _user_frames()
+        if state.running is not None:
+            node.metadata["parent_"] = state.running
+
+
+def _report(node: Any, what: str) -> None:
+    lines = node.metadata.get("traceback_")
+    if lines is None:
+        text = f"{what} in {node.name}. No forward pass information available. Enable detect anomaly during forward pass for more information."
+    else:
+        text = f"{what} in {node.name}. Traceback of forward call that caused the error:\n{''.join(lines.format())}"
+    seen, parent = {id(node)}, node.metadata.get("parent_")
+    while parent is not None and id(parent) not in seen:
+        seen.add(id(parent))
+        made = parent.metadata.get("traceback_")
+        text += (f"\n\nPrevious calculation was induced by {parent.name}. Traceback of forward call that induced the previous calculation:\n"
+                 f"{'' if made is None else ''.join(made.format())}")
+        parent = parent.metadata.get("parent_")
+    warnings.warn(text, stacklevel=2)
+
+
+def _line(node: Any) -> str:
+    lines = node.metadata.get("traceback_")
+    return f" Forward call: {lines[-1].filename}:{lines[-1].lineno}: {lines[-1].line}" if lines else ""
+
+
+def checked(run: Callable[..., Any], node: Any, cts: tuple[Any, ...]) -> Any:
+    """``run(node, cts)`` in anomaly mode: an error is reported with the forward call that made the node; so is an infinity from finite gradients, and a NaN is an
+    error."""
+    before, state.running = state.running, node
+    try:
+        grads = run(node, cts)
+    except Exception:
+        _report(node, "Error detected")
+        raise
+    finally:
+        state.running = before
+    if state.check_nan and type(grads) is tuple:
+        for i, g in enumerate(grads):
+            if g is None or not g._concrete or g._data.dtype.kind not in "fc":
+                continue
+            if np.isnan(g._data).any():
+                _report(node, "Error detected")
+                raise AotgradRuntimeError(f"Function '{node.name}' returned nan values in its {i}th output.{_line(node)}")
+            if np.isinf(g._data).any() and all(c is None or np.isfinite(c._data).all() for c in cts):
+                _report(node, f"Infinite values in output {i}")
+    return grads
+
+
+def check_unpacked(found: Any, kind: type[Any]) -> Any:
+    """What an unpack hook returned, which must be a tensor."""
+    if not isinstance(found, kind):
+        raise AotgradTypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(found)}")
+    return found
