@@ -36,6 +36,45 @@ class _Block:
         self.offset, self.size = offset, size
 
 
+def _bytes(dtype: DType, count: DimLike) -> DimLike:
+    return dims.floordiv(count * dtype.itemsize + _ALIGN - 1, _ALIGN) * _ALIGN
+
+
+class _Slot:
+    """A part that serves several values, one after the other: as large as the largest of them, whichever that is."""
+
+    __slots__ = ("block", "left", "sizes")
+
+    def __init__(self, size: DimLike) -> None:
+        self.sizes, self.left = [size], 1
+        self.block: _Block | None = None
+
+    def excess(self, size: DimLike) -> int:
+        """How badly it suits ``size``: 0 for exactly; bytes left over or missing where they are known."""
+        if size in self.sizes:
+            return 0
+        if isinstance(size, int) and all(isinstance(s, int) for s in self.sizes):
+            gap = max(self.sizes) - size  # type: ignore[type-var, operator]
+            return gap if gap >= 0 else (1 << 60) - gap
+        return 1 << 61
+
+    def serve(self, size: DimLike) -> None:
+        """One more value."""
+        self.left += 1
+        if size not in self.sizes:
+            self.sizes.append(size)
+
+    @property
+    def size(self) -> DimLike:
+        out = self.sizes[0]
+        for s in self.sizes[1:]:
+            out = dims.maximum(out, s)
+        return out
+
+
+_MOST_SIZES = 32  # of one slot: its size is their maximum
+
+
 class Workspace:
     """Hands out parts of the workspace; a freed part serves again where it is known to be large enough."""
 
@@ -47,11 +86,18 @@ class Workspace:
 
     def take(self, dtype: DType, count: DimLike) -> Store:
         """A buffer of ``count`` elements, 64-byte aligned."""
-        size = dims.floordiv(count * dtype.itemsize + _ALIGN - 1, _ALIGN) * _ALIGN
+        return self.within(self.reserve(_bytes(dtype, count)), dtype, count)
+
+    def reserve(self, size: DimLike) -> _Block:
+        """A part of so many bytes."""
         block = self._reuse(size)
         if block is None:
             block = _Block(self.total, size)
             self.total = self.total + size
+        return block
+
+    def within(self, block: _Block, dtype: DType, count: DimLike) -> Store:
+        """A part as a buffer."""
         self._count += 1
         mem = self.kb.view(self.mem, self.kb.dim(block.offset), dtype, self.kb.dim(count))
         return Store(mem, dtype, "work", f"w{self._count}", block)
@@ -105,13 +151,31 @@ class Buffers:
                 root = root.op.operands[0]
             base = plan.base(root)
             self._targets[base] = out if root is v and base is root else Access(out.store, out.base, strides_of(base.type))
+        self._slots: dict[Value, _Slot] = {}
         self._lifetimes()
+        self._share()
+
+    def _share(self) -> None:
+        """Which values share a slot: those whose lifetimes do not meet. Sizes that cannot be compared share one of their maximum."""
+        free: list[_Slot] = []
+        for i in sorted({*self._first, *self._last}):
+            for base in self._first.get(i, ()):
+                size = _bytes(base.type.dtype, base.type.size)
+                slot = min((s for s in free if size in s.sizes or len(s.sizes) < _MOST_SIZES), key=lambda s: s.excess(size), default=None)
+                if slot is None:
+                    slot = _Slot(size)
+                else:
+                    free.remove(slot)
+                    slot.serve(size)
+                self._slots[base] = slot
+            free += [self._slots[base] for base in self._last.get(i, ())]
 
     def _lifetimes(self) -> None:
         for base, items in self.plan.touched.items():
             if base in self._targets or base in self._at or (base.op is not None and base.op.name == "constant"):
                 continue
-            when = [self._order[i] for i in items if i in self._order]
+            # What no item of the schedule reads is a result in a register: its buffer is read when the block has run, and lives until then.
+            when = [self._order.get(i, len(self._order)) for i in items]
             if when:
                 self._first.setdefault(min(when), []).append(base)
                 self._last.setdefault(max(when), []).append(base)
@@ -120,17 +184,23 @@ class Buffers:
         """Before an item: buffers first used by it come into being."""
         for base in self._first.get(self._order[item], ()):
             if base not in self._at:
-                store = self.work.take(base.type.dtype, base.type.size)
+                slot = self._slots[base]
+                if slot.block is None:
+                    slot.block = self.work.reserve(slot.size)
+                store = self.work.within(slot.block, base.type.dtype, base.type.size)
                 self._own[base] = store
                 t = base.type
                 order = self.plan.order.get(base, t.order)
                 self._at[base] = dense(store, t if order == t.order else TensorType(t.shape, t.dtype, Layout(order)))
 
-    def leave(self, item: Item) -> None:
-        """After an item: buffers last used by it are free."""
-        for base in self._last.get(self._order[item], ()):
-            if base in self._own:
-                self.work.give_back(self._own.pop(base))
+    def leave(self, item: Item | None) -> None:
+        """After an item: buffers last used by it are free. None: the end of the block, when the results in registers have been read."""
+        for base in self._last.get(len(self._order) if item is None else self._order[item], ()):
+            slot = self._slots[base]
+            slot.left -= 1
+            store = self._own.pop(base, None)
+            if store is not None and not slot.left:
+                self.work.give_back(store)
 
     def place(self, v: Value, access: Access) -> None:
         """Says where a value is (constants, results of kernels that need no buffer)."""

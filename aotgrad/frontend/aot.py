@@ -14,7 +14,8 @@ from aotgrad._version import __version__
 from aotgrad.codegen import cabi, header, numpy_source
 from aotgrad.codegen.cabi import CFunction, Objects, Param
 from aotgrad.codegen.target import Target
-from aotgrad.ir import Layout, TensorType, dims
+from aotgrad.ir import Func, Layout, TensorType, dims, walk
+from aotgrad.ir.host import strip_func
 from aotgrad.ir.printer import print_module
 from aotgrad.ir.transforms.custom import runnable
 from aotgrad_runtime.dtypes import DType, bool_, float32, float64, int32, int64
@@ -147,7 +148,7 @@ def _functions(name: str, declared: Declared, program: Program, grad: tuple[str,
     out = []
     for kind, suffix, make, names, text in makers:
         func, ins, outs = make(program, declared, declared.select(kind, names))
-        func = runnable(func)
+        func = strip_func(runnable(_without_python(func)))
         cnames = header.unique_names([*(n for n, _, _ in ins), *(n for n, _, _ in outs)])
         sizes = header.unique_names(declared.symbols, cnames)
         params = [Param(c, t, d) for c, (_, t, d) in zip(cnames, [*ins, *outs])]
@@ -236,6 +237,15 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
         raise AotgradNotImplementedError(f"threads={threads!r}: built libraries run in the caller's thread; leave threads out, and call from several threads instead")
     title = str(name or getattr(f, "__name__", ""))
     if not title.isidentifier() and name is None:
+def _without_python(func: Func) -> Func:
+    """The program, which must not call Python."""
+    for op in walk(func.body):
+        if op.name == "host_call":
+            raise AotgradNotImplementedError(f"{op.loc}: a hook (or host_call) runs Python, which a library does not have; take it away for ahead-of-time builds, or say "
+                                             "the same with ag.custom_vjp")
+    return func
+
+
         raise AotgradValueError(f"{title or 'this function'} has no name that C could use; pass name='...'")
     header.c_name(title, "the library's name")
     if not isinstance(out, (str, os.PathLike)):

@@ -620,6 +620,13 @@ def _attach(made: Any, state: State) -> None:
     made.options = state.options
 
 
+def _one_kernel(state: State, variant: Variant, what: str) -> Variant:
+    """The variant, where it does not call Python in the middle."""
+    if split.needs_host(variant.func):
+        raise AotgradTypeError(f"{what}: {state.name} calls Python in the middle (a hook, or host_call), so it is not one kernel; f.explain(...) shows its parts")
+    return variant
+
+
 def _variant_for(state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, list[Any]]:
     leaves, tree = tree_flatten((args, kwargs))
     return state.find(leaves, tree, state._static_leaves(args, kwargs))[0], leaves
@@ -642,7 +649,7 @@ class Lowered:
 
 def _lower(state: State, *args: Any, **kwargs: Any) -> Lowered:
     """The program at every level."""
-    func = _variant_for(state, args, kwargs)[0].func
+    func = strip_func(_one_kernel(state, _variant_for(state, args, kwargs)[0], "lower").func)
     texts = compiler.driver.texts(func, func.name, kernels.target(), state.options.codegen())
     return Lowered(str(func), texts["kernel"], texts["llvm"], texts["asm"])
 
@@ -653,7 +660,7 @@ def _prebind(state: State, *args: Any, out: Any = None) -> Any:
     specs = state._fast_specs(variant, leaves)
     if specs is None:
         raise AotgradTypeError(f"prebind: {state.name} takes arguments that are not plain arrays and numbers; bind a function of arrays")
-    result = state.execute(variant, leaves)
+    result = state.execute(_one_kernel(state, variant, "prebind"), leaves)
     outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
     instance = state.program(variant).kernel.instance(specs, False, functools.partial(state._failed, variant), npos=len(args))
     run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
@@ -684,7 +691,7 @@ def _explain(state: State, *args: Any, **kwargs: Any) -> str:
     lines += [f"  argument {i}: {t}" for i, t in enumerate(variant.func.arg_types)]
     lines += [f"  result {i}: {t}" for i, t in enumerate(variant.func.out_types)]
     lines += [f"  re-read at every call: {type(obj).__name__} from {source}" for obj, source in variant.hidden]
-    lines += [f"  kernel {k}" for k in program.kernel.meta.get("kernels", [])]
+    lines += [f"  kernel {k}" for k in (program.kernels() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("kernels", []))]
     lines.append(f"  traced and compiled in {variant.seconds:.3f} s")
     return "\n".join(lines)
 

@@ -102,16 +102,19 @@ def _kept_history(x: Any, new: Any) -> Any:
 
 def _store_dual(x: Any, new: Any, name: str) -> Any:
     """Forward mode: primal and tangent are replaced; the memory stays as it was."""
-    if _parent(x) is not None:
-        parent, how = _parent(x), x._extra.how
-        store(parent, _undone(new, parent, how), name)
+    check_writable(x, name, False)
+    _replace(x, new)
+    _write_back(x)
+    return x
+
+
+def _replace(x: Any, new: Any) -> None:
     if not isinstance(new, Dual):
         x._primal, x._tangent = new, None
-        return x
+        return
     if not isinstance(x, Dual):
         x.__class__ = dual_class(x._value_type)
     x._primal, x._tangent, x._level = new._primal, new._tangent, new._level
-    return x
 
 
 def _put(parent: Any, value: Any, spec: Any) -> Any:
@@ -166,6 +169,8 @@ def _scattered(child: Any, parent: Any, how: tuple[Any, ...]) -> Any:
 def _take_over(x: Any, new: Any) -> None:
     if isinstance(x, Traced):
         x._value = _kept_history(x, new)
+    elif isinstance(x, Dual) or isinstance(new, Dual):
+        _replace(x, new)
     else:
         _adopt(x, new)
 
