@@ -22,7 +22,7 @@ from aotgrad_runtime.errors import (
     AotgradTypeError,
     AotgradValueError,
 )
-from aotgrad_runtime.memory_format import channels_last, contiguous_format, preserve_format
+from aotgrad_runtime.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format
 from aotgrad_runtime.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from aotgrad_runtime.profiler import set_region_hook
 from aotgrad_runtime.tensor import Size, Tensor
@@ -76,7 +76,7 @@ _LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # no
 __all__ = [
     "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "DType", "Generator", "Size",
     "Tensor",
-    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "compile", "complex128", "complex64", "cond", "contiguous_format", "custom_jvp",
+    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "channels_last_3d", "compile", "complex128", "complex64", "cond", "contiguous_format", "custom_jvp",
     "custom_vjp",
     "default_generator", "empty",
     "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad",

@@ -56,6 +56,10 @@ def call(public: Public, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def run(public: Public, arguments: dict[str, Any]) -> Any:
     """A call with bound arguments."""
     operands, flavour, trace = _gather(public, arguments)
+    if flavour.torch:
+        for v in arguments.values():
+            if isinstance(v, np.generic):  # as in torch, NumPy's scalars are plain numbers beside tensors
+                return run(public, {k: v.item() if isinstance(v, np.generic) else v for k, v in arguments.items()})
     if trace is not None:
         return _run_traced(public, arguments, operands, flavour, trace)
     return run_eager(public, arguments, operands, flavour)
@@ -236,13 +240,21 @@ def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], f
     program.calls += 1
     if program.calls == quick.HOT and flavour.torch and structure is None:
         quick.promote(public, arguments, operands, program)
-    inputs = [x if isinstance(x, Tensor) else np.asarray(x, dtype=d) for x, d in zip(operands, dtypes) if d is not _SKIP]
+    inputs = [x if isinstance(x, Tensor) else _number(x, d) for x, d in zip(operands, dtypes) if d is not _SKIP]
     outs = program.run(inputs) if flavour.cls is None else eager.apply(program, inputs, flavour.cls)
     if flavour.cls is None:
         outs = [_numpy_result(o, inputs) for o in outs]
     if structure is None:
         return outs[0]
     return structure(*outs) if hasattr(structure, "_fields") else structure(outs)
+
+
+def _number(x: Any, dtype: Any) -> Any:
+    """A number or array as an array; integers that do not fit wrap, as in torch."""
+    try:
+        return np.asarray(x, dtype=dtype)
+    except OverflowError:
+        return np.asarray(x).astype(dtype)
 
 
 def _static(public: Public, kinds: str, shape: tuple[int, ...], dtype: DType) -> Program:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording
 from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.printing import with_suffixes
@@ -270,9 +271,16 @@ def _settle(program: Program, out: Any, arrays: Sequence[Any], args: Sequence[An
     for data, a in zip(arrays, args):
         if isinstance(data, np.ndarray) and _owner(data) is root:
             if program.view is None or (out.ndim == 0 and cls is not Tensor):
-                return out.copy(order="K"), None
+                return _own(out, data), None
             return out, a if isinstance(a, Tensor) else None
     return out, None
+
+
+def _own(out: Any, data: Any) -> Any:
+    """A copy of ``out``, which shows the memory of ``data``, in its layout where the shapes are equal."""
+    if out.shape != data.shape or out.ndim < 2:
+        return out.copy()
+    return mf.copy_to_strides(out, mf.preserved_strides(data.shape, tuple([s // data.itemsize for s in data.strides])))
 
 
 def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any]) -> list[Any]:

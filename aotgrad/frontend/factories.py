@@ -53,7 +53,7 @@ def _whole(d: Any, name: str) -> int:
 def _finish(data: Any, requires_grad: bool, memory_format: Any = None) -> Any:
     out = runtime.wrap(data)
     if memory_format is not None:
-        out = contiguous(out, memory_format)
+        out._data = mf.copy_to_strides(out._data, mf.format_strides(out._data.shape, mf.check(memory_format)))
     return out.requires_grad_(True) if requires_grad else out
 
 
@@ -130,12 +130,14 @@ def _like(name: str, x: Any, value: Any, dtype: Any, requires_grad: bool, memory
     out = filled_like(x, value, dtype)
     if isinstance(x, Traced):
         return _traced(x._trace, out._value, True) if requires_grad else out
-    strides = [s // x._data.itemsize for s in x._data.strides]
-    if memory_format in (None, mf.preserve_format):
-        out._data = mf.copy_to_strides(out._data, mf.preserved_strides(x._data.shape, strides))
-    else:
-        out = contiguous(out, memory_format)
+    out._data = mf.copy_to_strides(out._data, _like_strides(x, memory_format))
     return out.requires_grad_(True) if requires_grad else out
+
+
+def _like_strides(x: Any, memory_format: Any) -> Any:
+    if memory_format in (None, mf.preserve_format):
+        return mf.preserved_strides(x._data.shape, x.stride())
+    return mf.format_strides(x._data.shape, mf.check(memory_format))
 
 
 def zeros_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
@@ -346,14 +348,22 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dtypes.
     return _finish(np.asarray((generator or default_generator).draw("permutation", _whole(n, "randperm")), as_dtype(dtype).np), False)
 
 
-def rand_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
-    """``rand`` with the shape and dtype of ``input``."""
-    return rand(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
+def rand_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """``rand`` with the shape, dtype and memory format of ``input``."""
+    out = rand(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
+    return _placed_like(out, input, memory_format)
 
 
-def randn_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
-    """``randn`` with the shape and dtype of ``input``."""
-    return randn(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
+def randn_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
+    """``randn`` with the shape, dtype and memory format of ``input``."""
+    out = randn(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
+    return _placed_like(out, input, memory_format)
+
+
+def _placed_like(out: Any, x: Any, memory_format: Any) -> Any:
+    if not isinstance(out, Traced) and isinstance(x, Tensor) and not isinstance(x, Traced):
+        out._data = mf.copy_to_strides(out._data, _like_strides(x, memory_format))
+    return out
 
 
 # ---- from data ------------------------------------------------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from aotgrad.ir.dims import Dim
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import dispatch, hooks, indexing, inplace
 from .dispatch import NUMPY, TORCH, call, run
+from .eager import Dual
 from .front import Public
 from .numpy_protocol import array_function, array_ufunc
 from .trace import Traced, user_loc
@@ -94,6 +95,11 @@ def _bits(method: Method, symbol: str) -> Method:
     return checked
 
 
+def _no_numbers(method: Method) -> Method:
+    """``@`` takes arrays only."""
+    return lambda self, other: NotImplemented if isinstance(other, (int, float, np.generic)) else method(self, other)
+
+
 def _invert(self: Any) -> Any:
     if self._dtype is bool_:
         return call(TORCH["logical_not"], (self,), {})
@@ -113,6 +119,8 @@ def _operators() -> dict[str, Any]:
                 made = _unary(public)
             else:
                 made = _reflected(public) if method.startswith("__r") and method not in ("__round__",) else _binary(public)
+            if name == "matmul":
+                made = _no_numbers(made)
             out[method] = _bits(made, {"and": "&", "or": "|", "xor": "^"}[name.rpartition("_")[2]]) if name in _BITWISE else made
         if name in _AUGMENTED:
             out[_AUGMENTED[name]] = _augmented(public, f"{name}_")
@@ -156,7 +164,10 @@ def _copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
 
 def _cast(x: Any, dtype: Any) -> Any:
     dtype = as_dtype(dtype)
-    return x if x._dtype is dtype else run(TORCH["astype"], {"input": x, "dtype": dtype})
+    if x._dtype is dtype:
+        return x
+    out = run(TORCH["astype"], {"input": x, "dtype": dtype})
+    return out if isinstance(out, (Traced, Dual)) or x.ndim < 3 or type(out) is not Tensor else _in_format(x, out, mf.preserve_format)
 
 
 def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False, memory_format: Any = None) -> Any:
@@ -170,10 +181,22 @@ def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocki
             dtype = a
     if device is not None and str(device) != "cpu":
         raise AotgradValueError(f"to: device {device!r} is not there; aotgrad runs on the CPU")
+    wanted = mf.preserve_format if memory_format is None else mf.check(memory_format)
     out = self if dtype is None else _cast(self, dtype)
-    if copy and out is self:
-        out = call(TORCH["clone"], (self,), {})
-    return out if memory_format is None else contiguous(out, memory_format)
+    if isinstance(self, Traced):
+        return contiguous(call(TORCH["clone"], (self,), {}) if copy and out is self else out, wanted)
+    if out is self and not copy and wanted in (mf.preserve_format, mf.suggest_memory_format(self._data.shape, self.stride())):
+        return self
+    return _in_format(self, call(TORCH["clone"], (self,), {}) if out is self else out, wanted)
+
+
+def _in_format(x: Any, out: Any, memory_format: Any) -> Any:
+    """``out``, a fresh copy of ``x``, with the strides that ``memory_format`` means for ``x``."""
+    shape = x._data.shape
+    strides = mf.preserved_strides(shape, x.stride()) if memory_format is mf.preserve_format else mf.format_strides(shape, memory_format)
+    if out.stride() != strides:
+        out._data = mf.copy_to_strides(out._data, strides)
+    return out
 
 
 def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
@@ -184,16 +207,17 @@ def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
         if memory_format is mf.preserve_format or x._value.type.layout == layout:
             return x
         return type(x)._of(x._trace, x._trace.builder.relayout(x._value, layout=layout))
-    if memory_format is mf.preserve_format or x.is_contiguous(memory_format):
+    if x.is_contiguous(memory_format):
         return x
-    out = call(TORCH["clone"], (x,), {})
-    out._data = mf.copy_to_strides(out._data, mf.format_strides(out._data.shape, memory_format))
-    return out
+    if memory_format is mf.preserve_format:
+        raise AotgradRuntimeError("preserve memory format is unsupported by the contiguous operator; give contiguous_format or channels_last")
+    return _in_format(x, call(TORCH["clone"], (x,), {}), memory_format)
 
 
 def _clone(self: Any, *, memory_format: Any = mf.preserve_format) -> Any:
     """A copy, recorded."""
-    return contiguous(call(TORCH["clone"], (self,), {}), memory_format)
+    out = call(TORCH["clone"], (self,), {})
+    return contiguous(out, memory_format) if isinstance(self, Traced) else _in_format(self, out, mf.check(memory_format))
 
 
 def _select(self: Any, dim: int, index: int) -> Any:

@@ -15,6 +15,7 @@ from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.custom import expand_func
 from aotgrad.ir.transforms.differentiate import differentiate, transpose_into
 from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block
+from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradValueError
 
 from . import native
@@ -211,7 +212,7 @@ def _implementation(op: Op) -> Callable[..., Any]:
     if not definition.exact:
         kernel = native.kernel(op)
         if kernel is not None:
-            return kernel
+            return _laid_out(op, kernel)
     ref, attrs = definition.ref, op.attrs
     assert ref is not None
     dtype = op.result.type.dtype.np
@@ -227,6 +228,42 @@ def _implementation(op: Op) -> Callable[..., Any]:
             raise AotgradValueError(f"{op.loc}: {error}") from None
         return out if type(out) is np.ndarray and out.dtype is dtype else np.asarray(out, dtype)
 
-    return run
+    return _laid_out(op, run)
+
+
+def _laid_out(op: Op, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` with results in the memory order that PyTorch gives them; of interest from three dims on."""
+    rank = op.result.type.rank
+    if rank > 2 and isinstance(opdef.get(op.name).lower, opdef.Scalar):
+        return lambda *xs: _like_operands(fn(*xs), xs)
+    if rank == 4 and op.name in _KEEP_CHANNELS_LAST:
+        insertion = op.name == "insert"
+        return lambda *xs: _like_parts(fn(*xs), xs, insertion)
+    return fn
+
+
+_KEEP_CHANNELS_LAST = frozenset(("concatenate", "insert"))
+
+
+def _strides(x: Any) -> tuple[int, ...]:
+    item = x.itemsize
+    return tuple([s // item for s in x.strides])
+
+
+def _like_operands(out: Any, xs: Arrays) -> Any:
+    strides = _strides(out)
+    same = all(_strides(x) == strides for x in xs) and mf.is_non_overlapping_and_dense(out.shape, strides)
+    if same and not (1 in out.shape and mf.is_contiguous(out.shape, strides)):  # strides of single elements are settled below
+        return out
+    wanted = mf.pointwise_strides(out.shape, [_strides(x) for x in xs])
+    return out if strides == wanted else mf.copy_to_strides(out, wanted)
+
+
+def _like_parts(out: Any, xs: Arrays, insertion: bool) -> Any:
+    """Channels last where all operands with data in them are: the last one of an insertion is what is inserted."""
+    found = {mf.suggest_memory_format(x.shape, _strides(x)) for x in (xs[1:] if insertion else xs)}
+    if found == {mf.channels_last} and _strides(out) != (wanted := mf.format_strides(out.shape, mf.channels_last)):
+        return mf.copy_to_strides(out, wanted)
+    return out
 
 

@@ -16,7 +16,7 @@ from aotgrad.ir import Func, TensorType, Value, dims, opdef
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.custom import runnable
 from aotgrad.ir.transforms.rewrite import decompose_block, substitute_func
-from aotgrad_runtime import call, dtypes, modes
+from aotgrad_runtime import call, dtypes, modes, recording
 from aotgrad_runtime.call import ArgSpec
 from aotgrad_runtime.tape import NO_EDGE, AccumulateGrad, Extra, SavedArray, VersionCell
 from aotgrad_runtime.tape import accumulator_of as _accumulator
@@ -33,12 +33,12 @@ __all__ = ["HOT", "Quick", "binary", "promote", "unary"]
 
 HOT = 150  # calls of one program before it is compiled: about as long as they took
 INSTANCES = 16
-RANKS = 5
+RANKS = 2  # of more, memory formats are to be kept
 _DTYPES = (dtypes.float32, dtypes.float64)
 _MOVES = frozenset(("broadcast", "full", "constant"))
 _EXACT_INTS = 1 << 53
 _new = object.__new__
-_flags, _state = modes.flags, modes.state
+_flags, _state, _asked = modes.flags, modes.state, recording.flags
 
 
 def _miss(*args: Any) -> None:
@@ -231,7 +231,9 @@ def _add(quick: Quick, kinds: str, dtype: Any, rank: int, static: Program) -> No
 def _backward(quick: Quick, program: Program, static: Program, kinds: str, active: tuple[bool, ...], known: Any) -> Any:
     """The node class for these inputs with gradients (``known``, if there is one, with one more kernel); None where the call keeps the general way."""
     pullback, general = program.pullback(active, (True,)), static.pullback(active, (True,))
-    if not {*general.inputs} <= {*pullback.inputs} or not {*general.outputs} <= {*pullback.outputs} or general.gives != pullback.gives or not all(general.gives):
+    if not {*general.inputs} <= {*pullback.inputs} or not {*general.outputs} <= {*pullback.outputs}:
+        return None
+    if general.gives != pullback.gives or not all(general.gives) or general.moves:
         return None
     func = standard(pullback.program.func)
     ct = func.args[-1]
@@ -275,6 +277,8 @@ def _keep(x: Any) -> SavedArray:
     extra = x._extra
     if extra is None:
         extra = x._extra = Extra()
+    elif extra.inference:
+        eager.Kept(x)  # which says what is wrong
     cell = extra.cell
     if cell is None:
         cell = extra.cell = VersionCell()
@@ -343,7 +347,7 @@ def unary(quick: Quick, slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
     nodes = quick.nodes
 
     def run(x: Any) -> Any:
-        if type(x) is Tensor and not _stack.traces:
+        if type(x) is Tensor and not _stack.traces and not _asked.on:
             data = quick.forward(x._data)
             if data is not None:
                 if x._requires_grad and (not _flags.restricted or _state.grad) and (form := nodes["t"][1]) is not None:
@@ -377,7 +381,7 @@ def binary(quick: Quick, slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any]
     def run(x: Any, y: Any) -> Any:
         if type(x) is Tensor:
             if type(y) is Tensor:
-                if not _stack.traces and (data := quick.forward(x._data, y._data)) is not None:
+                if not _stack.traces and not _asked.on and (data := quick.forward(x._data, y._data)) is not None:
                     on = (1 if x._requires_grad else 0) + (2 if y._requires_grad else 0)
                     if on and (not _flags.restricted or _state.grad) and (form := nodes["tt"][on]) is not None:
                         return _recorded_pair(form, x, y, data)
@@ -385,7 +389,7 @@ def binary(quick: Quick, slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any]
                 return slow(x, y)
         elif type(y) is not Tensor:
             return slow(x, y)
-        if not _stack.traces and (out := with_number(x, y)) is not None:
+        if not _stack.traces and not _asked.on and (out := with_number(x, y)) is not None:
             return out
         return slow(x, y)
 

@@ -12,7 +12,7 @@ from .errors import AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
     "MemoryFormat", "channels_last", "channels_last_3d", "contiguous_format", "copy_to_strides", "empty", "format_strides", "is_contiguous",
-    "is_non_overlapping_and_dense", "preserve_format", "preserved_strides", "suggest_memory_format",
+    "is_non_overlapping_and_dense", "pointwise_strides", "preserve_format", "preserved_strides", "suggest_memory_format",
 ]
 
 Strides = tuple[int, ...]
@@ -55,12 +55,12 @@ def check(fmt: object, where: str = "memory_format") -> MemoryFormat:
     return fmt
 
 
-def _dense_strides(shape: Sequence[int], order: Sequence[int]) -> Strides:
-    """Strides of a dense tensor whose dims from the innermost outwards are ``order``. Sizes 0 count as 1, as in PyTorch."""
+def _dense_strides(shape: Sequence[int], order: Sequence[int], least: int = 1) -> Strides:
+    """Strides of a dense tensor whose dims from the innermost outwards are ``order``. Sizes count as ``least`` at least."""
     strides, step = [0] * len(shape), 1
     for d in order:
         strides[d] = step
-        step *= max(shape[d], 1)
+        step *= max(shape[d], least)
     return tuple(strides)
 
 
@@ -76,7 +76,7 @@ def format_strides(shape: Sequence[int], fmt: MemoryFormat = contiguous_format) 
         return _dense_strides(shape, range(len(shape) - 1, -1, -1))
     if len(shape) != fmt.rank:
         raise AotgradRuntimeError(f"required rank {fmt.rank} tensor to use {fmt.name} format, but the shape is {list(shape)}")
-    return _dense_strides(shape, fmt.order)
+    return _dense_strides(shape, fmt.order, 0)  # as in PyTorch: sizes 0 count as 1 in row-major tensors only
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int], fmt: MemoryFormat = contiguous_format) -> bool:
@@ -132,14 +132,32 @@ def is_non_overlapping_and_dense(shape: Sequence[int], strides: Sequence[int]) -
     return True
 
 
-def _swap_order(shape: Sequence[int], strides: Sequence[int], a: int, b: int) -> int:
-    """1 if dim ``a`` lies outside dim ``b``, -1 if inside, 0 if the strides do not tell (a zero stride, or a tie)."""
-    sa, sb = abs(strides[a]), abs(strides[b])
-    if sa == 0 or sb == 0:
-        return 0
-    if sa != sb:
-        return -1 if sa < sb else 1
-    return 1 if shape[a] > shape[b] else 0
+def _swap_order(shape: Sequence[int], operands: Sequence[Sequence[int]], a: int, b: int) -> int:
+    """1 if dim ``a`` lies outside dim ``b``, -1 if inside: the first operand whose strides tell (no zero stride, no tie) decides; 0 if none does."""
+    for strides in operands:
+        sa, sb = abs(strides[a]), abs(strides[b])
+        if sa == 0 or sb == 0:
+            continue
+        if sa != sb:
+            return -1 if sa < sb else 1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
+
+
+def _order(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> list[int]:
+    """The dims from the innermost outwards, as the strides of ``operands`` have them."""
+    order = list(range(len(shape) - 1, -1, -1))
+    for i in range(1, len(order)):  # an insertion sort that stops at the first clear answer, as PyTorch does: ties keep their place
+        moving = i
+        for j in range(i - 1, -1, -1):
+            answer = _swap_order(shape, operands, order[j], order[moving])
+            if answer > 0:
+                order[j], order[moving] = order[moving], order[j]
+                moving = j
+            elif answer < 0:
+                break
+    return order
 
 
 def preserved_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
@@ -150,17 +168,25 @@ def preserved_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
     """
     if is_non_overlapping_and_dense(shape, strides):
         return tuple(strides)
-    order = list(range(len(shape) - 1, -1, -1))
-    for i in range(1, len(order)):  # an insertion sort that stops at the first clear answer, as PyTorch does: ties keep their place
-        moving = i
-        for j in range(i - 1, -1, -1):
-            answer = _swap_order(shape, strides, order[j], order[moving])
-            if answer > 0:
-                order[j], order[moving] = order[moving], order[j]
-                moving = j
-            elif answer < 0:
-                break
-    return _dense_strides(shape, order)
+    return _dense_strides(shape, _order(shape, [strides]))
+
+
+def pointwise_strides(shape: Sequence[int], operands: Sequence[Strides]) -> Strides:
+    """Strides of the result of an elementwise op on operands broadcast to ``shape`` (with zero strides where they are repeated): PyTorch's choice.
+
+    All row-major, or all channels last: so is the result. All dense with the same strides: these. Else the dims lie in the order of the first operand that tells.
+
+    >>> pointwise_strides((2, 3, 4, 5), [(60, 1, 15, 3), (60, 20, 5, 1)])
+    (60, 1, 15, 3)
+    """
+    repeated = 0 in shape and not all(any(s) for s in operands)  # a number: it has no layout
+    for fmt in () if repeated else (contiguous_format, channels_last):
+        if all(is_contiguous(shape, s, fmt) for s in operands):
+            return format_strides(shape, fmt)
+    first = operands[0]
+    if all(s == first for s in operands) and is_non_overlapping_and_dense(shape, first):
+        return first
+    return _dense_strides(shape, _order(shape, operands))
 
 
 def empty(shape: Sequence[int], dtype: Any, strides: Strides | None = None) -> np.ndarray[Any, Any]:

@@ -161,15 +161,19 @@ def array_text(array: Array, indent: int = 0) -> str:
 
 
 def with_suffixes(text: str, suffixes: Sequence[str], indent: int) -> str:
-    """``text``, then each suffix after a comma, on a new line where the current one would grow too long, then the closing bracket."""
+    """``text``, then each suffix after a comma, on a new line where the current one would grow too long, then the closing bracket.
+
+    Lines break where PyTorch's do: the package's name counts as long as PyTorch's.
+    """
     linewidth = _OPTIONS.get().linewidth
     length = len(text) - text.rfind("\n") + 1
     parts = [text]
     for suffix in suffixes:
-        if length + len(suffix) + 2 > linewidth:
+        size = len(suffix.replace("aotgrad.", "torch."))
+        if length + size + 2 > linewidth:
             parts.append(",\n" + " " * indent + suffix)
-            length = indent + len(suffix)
+            length = indent + size
         else:
             parts.append(", " + suffix)
-            length += len(suffix) + 2
+            length += size + 2
     return "".join(parts) + ")"

@@ -40,6 +40,21 @@ class Size(tuple[int, ...]):
             n *= size
         return n
 
+    def __add__(self, other: Any) -> Any:
+        return Size(tuple.__add__(self, other))
+
+    def __radd__(self, other: Any) -> Any:
+        return Size(other + tuple(self))
+
+    def __mul__(self, count: SupportsIndex) -> Any:
+        return Size(tuple.__mul__(self, count))
+
+    __rmul__ = __mul__
+
+    def __getitem__(self, index: Any) -> Any:
+        found = tuple.__getitem__(self, index)
+        return Size(found) if isinstance(index, slice) else found
+
     def __repr__(self) -> str:
         return f"aotgrad.Size({list(self)})"
 
@@ -120,10 +135,10 @@ class Tensor(Value):
     def stride(self, dim: SupportsIndex | None = None) -> Any:
         """Steps between neighbours, in elements, per dimension or of one."""
         data = self._data
-        if data.size:
+        if data.size or any(data.strides):
             item = data.itemsize
             strides = tuple([s // item for s in data.strides])
-        else:  # NumPy gives empty arrays zero strides
+        else:  # NumPy gives fresh empty arrays zero strides
             strides = mf.format_strides(data.shape)
         return strides if dim is None else strides[_dim(dim, len(strides))]
 
