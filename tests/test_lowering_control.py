@@ -186,3 +186,25 @@ def test_tiny_functions_become_straight_line_code() -> None:
     func = build("f", [tensor_type([3]), tensor_type([3])], body)
     p = check(func, RNG.normal(size=3), RNG.normal(size=3))
     assert not any(k.get("loops") for k in p.meta["kernels"])
+
+
+def test_results_in_registers_are_read_when_the_body_has_run() -> None:
+    """Each buffer of the body gives numbers to a stack, which are read at its end; the next buffers must not take its place before."""
+    n = symbol("n")
+
+    def step(b: Any, w: Any, c: Any) -> Any:
+        found = []
+        for _ in range(5):
+            parts = [b.reshape(b.slice(c, starts=(k,), sizes=(1,), steps=(1,)), shape=()) for k in (1, 0)]
+            found += parts
+            c = b.zeros(c)
+            for k, part in enumerate(parts):
+                value = b.reshape(b.mul(part, b.reshape(b.slice(w, starts=(k,), sizes=(1,), steps=(1,)), shape=())), shape=(1,))
+                c = b.insert_add(c, value, starts=(k,), steps=(1,))
+        return (c, *found)
+
+    func = build("f", [tensor_type([n]), tensor_type([2])], lambda b, w, c: scan(b, (w,), (c,), (), 3, step))
+    # An array of unknown size in the body keeps it from being written in scalars.
+    wide = build("f", [tensor_type([n]), tensor_type([2])], lambda b, w, c: scan(b, (), (w, c), (), 3, lambda b, w, c: (b.sin(w), *step(b, w, c))))
+    for f in (func, wide):
+        check(f, RNG.normal(size=2), RNG.normal(size=2))

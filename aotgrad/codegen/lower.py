@@ -110,10 +110,12 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
         else:
             _emit_hooked(cx, item, module.regions)
         buffers.leave(item)
+    end = Kern(-1, len(plan.ops), None)
+    results = [scalar_of(cx, end, plan.outputs[i]) for i in sorted(plan.registers)]
+    buffers.leave(None)
     for store in spilled:
         work.give_back(store)
-    end = Kern(-1, len(plan.ops), None)
-    return [scalar_of(cx, end, plan.outputs[i]) for i in sorted(plan.registers)]
+    return results
 
 
 def _emit_hooked(cx: Context, item: Item, regions: list[dict[str, Any]]) -> None:
