@@ -32,6 +32,12 @@ __all__ = [
     "register",
 ]
 
+
+def _negated(x: Value) -> Value | None:
+    """What x is the negative of."""
+    return x.op.operands[0] if x.op is not None and x.op.name == "arith.negf" else None
+
+
 _MATH_ALIASES = {"pow": "powf", "abs": "absf"}
 
 
@@ -84,6 +90,8 @@ class ScalarBuilder:
     def _test(self, predicate: str, x: Value, y: Value) -> Value:
         xs, t = self._same(x, y)
         out = register(dtypes.bool_, t.lanes)
+        if t.kind == "f" and predicate in ("eq", "ne") and constant_of(xs[1]) == 0 and (plain := _negated(xs[0])) is not None:
+            xs = (plain, xs[1])  # the sign of what is compared with 0 does not matter
         if t.kind == "f":
             return self.kb.pure("arith.cmpf", xs, out, {"predicate": CMPF[predicate]}, predicate)
         if t.kind in "ub" and predicate not in ("eq", "ne"):
@@ -102,6 +110,8 @@ class ScalarBuilder:
 
     def mul(self, x: Value, y: Value) -> Value:
         """x * y (and, of bools)."""
+        if _negated(x) is y:
+            return self.neg(self.mul(y, y))  # the square is often there already
         return self._binary(x, y, "mulf", "muli", "andi")
 
     def div(self, x: Value, y: Value) -> Value:

@@ -47,7 +47,7 @@ def _lmul(x: Any, y: Any) -> Any:
 register(OpDef(
     "lmul", "x * y, and 0 where either is exactly 0: the product of the linear part of every derivative, in which zero annihilates.", ("x", "y"), elementwise_rule("fc"),
     _lmul, Bilinear((lambda b, ct, y, op: b.lmul(ct, y), lambda b, ct, x, op: b.lmul(ct, x))),
-    Scalar(lambda k, op, x, y: k.select(k.logical("or", k.cmp("eq", x, k.const(0, x)), k.cmp("eq", y, k.const(0, y))), k.const(0, x), k.mul(x, y))),
+    Scalar(lambda k, op, x, y: k.select(k.logical("and", k.cmp("ne", x, k.const(0, x)), k.cmp("ne", y, k.const(0, y))), k.mul(x, y), k.const(0, x))),
     samples=float_samples(operands=2), layouts="elementwise", exact=True))
 
 
