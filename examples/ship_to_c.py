@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -29,16 +30,19 @@ int main(void) {
 }
 """
 
-ag.aot.build(negative_log_likelihood, ["theta: f64[2]", "t: f64[n]"], grad=["theta"], out="build", name="weibull")
-library = ag.load("build/libweibull.so")
+folder = Path(tempfile.mkdtemp(prefix="aotgrad-weibull-"))
+built = ag.aot.build(negative_log_likelihood, ["theta: f64[2]", "t: f64[n]"], grad=["theta"], out=folder, name="weibull")
+library = ag.load(built.library)
 theta, times = np.array([0.1, 0.2]), np.array([0.5, 1.0, 1.5, 2.5])
 value, gradient = library.weibull_grad(theta, times)
 print(f"from Python: {value:.17g} {gradient[0]:.17g} {gradient[1]:.17g}")
 
 compiler = shutil.which("cc") or shutil.which("gcc")
 if compiler:
-    Path("main.c").write_text(C, encoding="utf-8")
-    subprocess.run([compiler, "-Ibuild", "main.c", "build/libweibull.so", "-Wl,-rpath,build", "-o", "main"], check=True)
-    out = subprocess.run(["./main"], check=True, capture_output=True, text=True).stdout
+    (folder / "main.c").write_text(C, encoding="utf-8")
+    command = [compiler, "-I.", "main.c", "libweibull.so", f"-Wl,-rpath,{folder}", "-o", "main"]
+    subprocess.run(command, check=True, cwd=folder)
+    out = subprocess.run([folder / "main"], check=True, capture_output=True, text=True).stdout
     print(f"from C:      {out.strip()}")
     assert np.array_equal([float(v) for v in out.split()], [value, *gradient])
+print(f"library, header and program are in {folder}")

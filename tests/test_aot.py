@@ -508,7 +508,7 @@ def test_damaged_and_foreign_files(folder: Path, tmp_path: Path) -> None:
     (["x: f64[n,]"], "size '' is not"),
     (["x: f64[-3]"], "size -3 is negative"), (["x: f64[n/2]"], "is not understood"), (["2x: f64"], "'2x' is not an argument name"),
     (["x: f64", "x: f64"], "x is given twice"),
-    (["y: f64[n]"], "needs a type for its parameter x"), (["x: f64[n]", "y: f64"], "has no parameter 'y'"), ([3], "3 is not understood"),
+    (["y: f64[n]"], "has no parameter 'y'; it takes x"), (["x: f64[n]", "y: f64"], "has no parameter 'y'"), ([3], "3 is not understood"),
     (["x: f64[n] channels_last"], "4 or 5 sizes"),
     ([], "needs a type for its parameter x"),
 ])

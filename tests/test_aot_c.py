@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -262,3 +263,25 @@ def test_aarch64_program(program: Program, tmp_path: Path) -> None:
     run("aarch64-linux-gnu-gcc", *flags, *(tmp_path / f"lib{n}.so" for n in names), f"-Wl,-rpath,{tmp_path}", "-o", tmp_path / "shared")
     program.check(run("qemu-aarch64", tmp_path / "static", program.out / "inputs", 2), exact=False)
     program.check(run("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", tmp_path / "shared", program.out / "inputs", 0), exact=False)
+
+
+def test_the_usage_in_the_header_compiles_as_written(tmp_path: Path) -> None:
+    def ridge(x: Any, w: Any, lam: Any, k: Any) -> Any:
+        return (x @ w * k).sum() + lam * (w * w).sum()
+
+    aot.build(ridge, ["x: f64[n,d]", "w: f64[d]", "lam: f64", "k: i64"], grad=["w", "lam"], jvp=["lam"], hess=["lam"], out=tmp_path, emit=("h", "so"))
+    text = (tmp_path / "ridge.h").read_text(encoding="utf-8")
+    comments = re.findall(r"/\*\n(.*?) \*/\nint32_t", text, re.S)
+    assert len(comments) == 4
+    bodies = []
+    for comment in comments:
+        lines = [line[3:] for line in comment.splitlines()]
+        usage = lines.index("Usage:")
+        # "  lam  double one number, ..." is a variable, "  x  double [n, d]" an array, of which the caller has a pointer.
+        named = re.findall(r"^  (\w+) +(\w+) (\[|one)", "\n".join(lines[:usage]), re.M)
+        held = [f"{kind} {name} = 0;" if shape == "one" else f"{kind} *{name} = 0;" for name, kind, shape in named]
+        bodies.append("{ " + " ".join(held) + " int64_t n = 1, d = 1;\n" + "\n".join(lines[usage + 1:]) + "\n free(workspace); }")
+    source = tmp_path / "usage.c"
+    source.write_text('#include <stdio.h>\n#include <stdlib.h>\n#include "ridge.h"\nint main(void) {\n' + "\n".join(bodies) + "\nreturn 0; }\n", encoding="utf-8")
+    run("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-c", source, "-o", tmp_path / "usage.o")
+    run("gcc", "-x", "c++", "-Wall", "-Werror", "-fsyntax-only", source)

@@ -9,6 +9,8 @@ import pytest
 
 import aotgrad as ag
 from aotgrad.cli import main
+from aotgrad.cli.user_code import clean_errors
+from aotgrad.frontend import aot
 
 MODEL = """
 import numpy as np
@@ -79,3 +81,52 @@ def test_bad_arguments_and_damaged_libraries(folder: Path, capsys: pytest.Captur
         capsys.readouterr()
         assert main(["inspect", "bad.so"]) == 1
         assert "bad.so" in capsys.readouterr().err
+
+
+BROKEN = {
+    "def f(x:\n  return 1\n": "broken.py:1: SyntaxError",
+    "import numpy as np\nnp.no_such_function\n\ndef f(x):\n    return x\n": "broken.py:2: AttributeError",
+    "import no_such_neighbour\n": "broken.py:1: ModuleNotFoundError",
+    "import sys\nsys.exit(3)\n": "broken.py:2: sys.exit(3)",
+    "def f(x):\n    y = x + 1\n    return y * undefined\n": "broken.py:3: NameError",
+    "def f(x):\n    return helper(x)\ndef helper(x):\n    return {}[int(3)]\n": "broken.py:4: KeyError",
+    "import re\ndef f(x):\n    return re.compile('(')\n": "broken.py:3: ",
+}
+
+
+@pytest.mark.parametrize(("source", "said"), BROKEN.items())
+def test_errors_of_the_users_file_are_one_line(source: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "broken.py").write_text(source, encoding="utf-8")
+    assert main(["build", "broken.py:f", "--arg", "x: f64[n]"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"aotgrad: error: {said}") and len(error.splitlines()) == 1, error
+    if "NameError" in said:
+        with pytest.raises(NameError):
+            main(["build", "broken.py:f", "--arg", "x: f64[n]", "--traceback"])
+
+
+def test_faults_of_our_own_keep_their_traceback() -> None:
+    inside = compile("with clean_errors('building'): 1 // 0", aot.__file__, "exec")
+    with pytest.raises(ZeroDivisionError):
+        exec(inside, {"clean_errors": clean_errors})
+
+
+def test_parameters_that_are_not_there_and_parameters_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "defaults.py").write_text("def f(x, scale=2.0, mode='fast'):\n    return (scale * x).sum() if mode == 'fast' else x.sum()\n", encoding="utf-8")
+    assert main(["build", "defaults.py:f", "--arg", "z: f64[n]"]) == 1
+    assert "f has no parameter 'z'; it takes x, scale, mode" in capsys.readouterr().err
+    assert main(["build", "defaults.py:f", "--arg", "x: f64[n]", "--emit", "so,h"]) == 0
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and "scale = 2.0, mode = 'fast'" in said and '--arg "scale: f64"' in said
+    assert "Fixed when built: scale = 2.0, mode = 'fast'." in (folder / "build" / "f.h").read_text(encoding="utf-8")
+    assert main(["build", "defaults.py:f", "--arg", "x: f64[n]", "--arg", "scale: f64", "--arg", "mode: f64"]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_inspect_names_the_library_that_describes_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "model_for_build.py:energy", "--arg", "x: f64[n]", "--arg", "k: f64"]) == 0
+    for file, kind in (("libenergy.a", "an archive"), ("energy.o", "a relocatable object"), ("energy.h", "a header")):
+        capsys.readouterr()
+        assert main(["inspect", f"build/{file}"]) == 1
+        error = capsys.readouterr().err
+        assert kind in error and "give the .so: build/libenergy.so" in error

@@ -24,6 +24,7 @@ def test_examples_run(example: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(ROOT / example)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
+    assert not list(tmp_path.iterdir()), "files are left in the current folder"
 
 
 def test_a_wrong_output_is_seen(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import aotgrad as ag
 from aotgrad.cli import main
 from aotgrad.demo.data import digits, split
 
@@ -116,6 +117,36 @@ def test_opt_and_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert "ag.mul" in text and "ag.exp" not in text
     assert main(["run", str(file), "[1.0, 3.0]"]) == 0
     assert "[1. 9.]" in capsys.readouterr().out
+
+
+CAPTURED = (
+    '"func.func"() <{function_type = (!ag.tensor<[], f64>, !ag.tensor<[2], f64>) -> !ag.tensor<[2], f64>, sym_name = "f"}> ({\n'
+    '^bb0(%arg0: !ag.tensor<[], f64>, %arg1: !ag.tensor<[2], f64>):\n'
+    '  %0 = "ag.broadcast"(%arg0) {dims = [], shape = [2]} : (!ag.tensor<[], f64>) -> !ag.tensor<[2], f64>\n'
+    '  %1 = "ag.mul"(%0, %arg1) : (!ag.tensor<[2], f64>, !ag.tensor<[2], f64>) -> !ag.tensor<[2], f64>\n'
+    '  "func.return"(%1) : (!ag.tensor<[2], f64>) -> ()\n'
+    "}) : () -> ()\n"
+)
+
+
+def test_run_names_what_is_missing_and_reads_before_it_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "f.mlir"
+    for text, second in ((CAPTURED, "%arg1"), (CAPTURED.replace("}) : () -> ()", '}) {arg_names = ["x", "weights"]} : () -> ()'), "weights")):
+        file.write_text(text, encoding="utf-8")
+        for inputs, said in ((["3"], f"1 given; missing: {second}: !ag.tensor<[2], f64>"), (["no.npy"], "no.npy cannot be read"), (["x y"], "'x y' is neither"),
+                             (["3", "[1, 2]", "5"], "takes 2 input(s)")):
+            assert main(["run", str(file), *inputs]) == 1
+            assert said in capsys.readouterr().err
+        assert main(["run", str(file), "3", "[1, 2]"]) == 0
+        assert "[3. 6.]" in capsys.readouterr().out
+
+
+def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out == f"aotgrad {ag.__version__}\n"
+    assert main([]) == 2
+    assert "COMMAND" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["opt", "missing.mlir", "--passes", "dce"], ["bench", "no-such-workload"], ["inspect", "missing.so"]])

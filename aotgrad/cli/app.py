@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from aotgrad._version import __version__
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.errors import AotgradError
 
@@ -18,7 +19,7 @@ from . import bench, build, info, inspect, ir_tools
 
 __all__ = ["main"]
 
-INTERRUPTED = 130
+INTERRUPTED, USAGE = 130, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     ...
     True
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    given = sys.argv[1:] if argv is None else list(argv)
+    if not given:
+        parser.print_help()
+        return USAGE
+    arguments = parser.parse_args(given)
     try:
         return int(arguments.run(arguments) or 0)
     except AotgradError as error:
@@ -44,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="aotgrad", description="Python functions to native code, gradients and shared libraries.")
+    parser.add_argument("--version", action="version", version=f"aotgrad {__version__}")
     sub = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     p = sub.add_parser("demo", help="train a digit classifier and fit a curve on real data, then ship the gradient as a shared library")

@@ -6,12 +6,14 @@ import argparse
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from aotgrad.frontend import aot
 from aotgrad_runtime.errors import AotgradValueError
+
+from .user_code import clean_errors
 
 __all__ = ["add_parser", "function_named", "run"]
 
@@ -28,16 +30,18 @@ def add_parser(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument("--hess", action="append", default=[], metavar="ARG", help="add NAME_hess with the Hessian for this argument")
     p.add_argument("--out", default="build", metavar="DIR", help="folder for the files (default: build)")
     p.add_argument("--name", help="name of the library and prefix of its functions (default: the function's)")
-    p.add_argument("--target", default="native", help="native, x86-64-v3, x86-64-v4 or aarch64-linux-gnu (default: native)")
+    p.add_argument("--target", default="native",
+                   help="native (this machine's instruction set, the default), x86-64-v3 or x86-64-v4 (any machine of that level), or aarch64-linux-gnu")
     p.add_argument("--emit", default=None, metavar="KINDS", help=f"comma-separated: {', '.join(EMIT)} (default: so,a,o,h)")
     p.add_argument("--no-malloc", action="store_true", help="refuse code that would need malloc")
     p.add_argument("--threads", action="store_true", help="code that can use a pool of threads")
+    p.add_argument("--traceback", action="store_true", help="show the whole traceback of an error in FILE_OR_MODULE")
     p.set_defaults(run=run)
 
 
 def run(a: argparse.Namespace) -> None:
-    """Builds and prints the files written."""
-    f = function_named(a.function)
+    """Builds and prints the files written; says on standard error which parameters keep their defaults."""
+    f = function_named(a.function, whole=a.traceback)
     options: dict[str, Any] = {"name": a.name} if a.name else {}
     for key in ("grad", "jvp", "hess"):
         if getattr(a, key):
@@ -47,15 +51,31 @@ def run(a: argparse.Namespace) -> None:
             options[key] = True
     if a.emit:
         options["emit"] = tuple(k.strip() for k in a.emit.split(","))
-    print(aot.build(f, a.arg, out=a.out, target=a.target, **options))
+    with clean_errors(f"building {a.function}", a.traceback):
+        built = aot.build(f, a.arg, out=a.out, target=a.target, **options)
+    print(built)
+    if built.fixed:
+        print(_fixed(built.fixed), file=sys.stderr)
 
 
-def function_named(text: str) -> Callable[..., Any]:
-    """The function that ``FILE.py:NAME`` or ``package.module:NAME`` means. Raises ``AotgradValueError`` saying what is missing."""
+def _fixed(parameters: Mapping[str, str]) -> str:
+    """One line on the parameters that keep their defaults."""
+    shown = ", ".join(f"{name} = {text}" for name, text in parameters.items())
+    number = next((name for name, text in parameters.items() if text.lstrip("-")[:1].isdigit()), None)
+    advice = f'; add --arg "{number}: f64" to make it an input' if number else ""
+    return f"aotgrad: fixed in the library: {shown} (defaults of parameters without --arg{advice})"
+
+
+def function_named(text: str, whole: bool = False) -> Callable[..., Any]:
+    """The function that ``FILE.py:NAME`` or ``package.module:NAME`` means.
+
+    Raises an ``AotgradError`` that says what is missing, or where the file or module fails (``whole``: its own exception then).
+    """
     where, colon, name = text.rpartition(":")
     if not colon or not where or not name:
         raise AotgradValueError(f"{text!r}: write FILE.py:FUNCTION or package.module:FUNCTION")
-    module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where, text)
+    with clean_errors(f"importing {where}", whole, fallback=where):
+        module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where, text)
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):

@@ -16,6 +16,7 @@ _SYM = struct.Struct("<IBBHQQ")
 _DYN = struct.Struct("<qQ")
 _SHT_DYNAMIC, _SHT_DYNSYM, _DT_NEEDED = 6, 11, 1
 _ARCHITECTURES = {62: "x86-64", 183: "aarch64"}
+_TEXTS = {".h": "a header", ".pc": "a pkg-config file", ".cmake": "a CMake file", ".mlir": "IR text", ".ll": "LLVM text", ".s": "assembly"}
 _KINDS = {1: "data", 2: "function"}
 
 
@@ -25,12 +26,24 @@ def report(path: str) -> str:
         data = Path(path).read_bytes()
     except OSError as error:
         raise AotgradValueError(f"{path}: cannot be read ({error.strerror})") from error
+    _shared_only(data, path)
     _, description = read_description(data, path)
     machine, needed, symbols = dynamic(data)
     lines = [describe_text(description)]
     lines.append(f"{len(data)} bytes for {_ARCHITECTURES.get(machine, f'machine {machine}')}; needs {', '.join(needed) or 'no other library'}; exports")
     lines += [f"  {name} ({kind}, {size} bytes)" for name, kind, size in symbols]
     return "\n".join(lines)
+
+
+def _shared_only(data: bytes, path: str) -> None:
+    """Refuses the other files of a build, which hold no description, with the name of the one that does."""
+    relocatable = data[:4] == b"\x7fELF" and data[16:18] in (b"\1\0", b"\0\1")
+    kind = "an archive" if data[:8] == b"!<arch>\n" else "a relocatable object" if relocatable else _TEXTS.get(Path(path).suffix, "")
+    if not kind:
+        return
+    stem = Path(path).stem.removeprefix("lib").removesuffix("Config")
+    beside = Path(path).parent / f"lib{stem}.so"
+    raise AotgradValueError(f"{path} is {kind}, which does not describe itself; give the .so{f': {beside}' if beside.is_file() else ' that is built with it'}")
 
 
 def dynamic(data: bytes) -> tuple[int, list[str], list[tuple[str, str, int]]]:

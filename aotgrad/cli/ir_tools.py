@@ -62,10 +62,14 @@ def run(path: str, inputs: Sequence[Any], function: str | None = None) -> list[A
         raise AotgradValueError(f"{path}: name one function to run; it has {', '.join(f.name for f in funcs) or 'none'}")
     func = named[0]
     _tensor_only(path, [func])
-    if len(inputs) != len(func.args):
-        shown = ", ".join(f"{_name(func, i)}: {t}" for i, t in enumerate(func.arg_types))
-        raise AotgradTypeError(f"{func.name} takes {len(func.args)} input(s) ({shown}), {len(inputs)} given")
-    return interpret(func, *(_array(x, t, _name(func, i)) for i, (x, t) in enumerate(zip(inputs, func.arg_types))))
+    arrays = [_array(x, t, _name(func, i)) for i, (x, t) in enumerate(zip(inputs, func.arg_types))]  # a misspelt file is said before the count
+    shown = [f"{_name(func, i)}: {t}" for i, t in enumerate(func.arg_types)]
+    if len(inputs) < len(shown):
+        hint = "" if func.attrs.get("arg_names") else ". What a function captured (weights, constants) comes after its own arguments"
+        raise AotgradTypeError(f"{func.name} takes {len(shown)} input(s), {len(inputs)} given; missing: {', '.join(shown[len(inputs):])}{hint}")
+    if len(inputs) > len(shown):
+        raise AotgradTypeError(f"{func.name} takes {len(shown)} input(s) ({', '.join(shown) or 'none'}), {len(inputs)} given")
+    return interpret(func, *arrays)
 
 
 def _tensor_only(path: str, funcs: Sequence[Func]) -> None:
@@ -76,7 +80,7 @@ def _tensor_only(path: str, funcs: Sequence[Func]) -> None:
 
 def _name(func: Func, i: int) -> str:
     names = func.attrs.get("arg_names", ())
-    return str(names[i]) if i < len(names) else f"argument {i}"
+    return str(names[i]) if i < len(names) else f"%arg{i}"
 
 
 def _array(given: Any, t: TensorType, name: str) -> Any:

@@ -51,7 +51,7 @@ def unique_names(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
 
 def _shape(p: Param, sizes: dict[str, DimLike]) -> str:
     if not p.type.shape:
-        return "one number"
+        return f"one number, passed as &{p.name}"
     text = "[" + ", ".join(dims.to_text(dims.substitute(d, sizes)) for d in p.type.shape) + "]"
     if p.type.layout is None:
         return f"{text}, row-major" if len(p.type.shape) > 1 else text
@@ -81,7 +81,8 @@ def _function(f: CFunction, name: str) -> list[str]:
     if f.symbols:
         lines.append(f" * Sizes: {', '.join(f.size_names)}, each at least 0.")
     lines += [f" * {g.why[:1].upper()}{g.why[1:]}, or the call returns {name.upper()}_ERROR_SIZES." for g in f.guards]
-    call = ", ".join([*(p.name for p in f.inputs), *f.size_names, *(p.name if p.type.shape else f"&{p.name}" for p in f.outputs), "workspace"])
+    passed = [[p.name if p.type.shape else f"&{p.name}" for p in side] for side in (f.inputs, f.outputs)]
+    call = ", ".join([*passed[0], *f.size_names, *passed[1], "workspace"])
     lines += [
         " *", " * Usage:", f" *   void *workspace = malloc((size_t){f.name}_workspace({', '.join(f.size_names)}));",
         f" *   int32_t code = {f.name}({call});", f" *   if (code) fprintf(stderr, \"%s\\n\", {name}_error(code));", " */",

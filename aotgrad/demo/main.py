@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import aotgrad as ag
+from aotgrad.codegen import llvm
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradValueError
 
-from . import fit, plot, ship
+from . import fit, plot, ship, timing
 from .data import digits, one_hot, split
 from .models import hand_written, initial, loss, peak
 from .progress import Progress
+from .timing import loss_and_gradient
 from .train import BATCH, Trained, predict, train
 
 __all__ = ["run_demo"]
 
-ROUNDS, GOAL = 60, 0.95
+GOAL = 0.95
 # Central differences in float64 are good to ten digits where no ReLU switches within the step; float32 results agree to a few roundings of the sums.
 DIFFERENCE_STEP, DIFFERENCE_TOLERANCE, AGREEMENT = 1e-5, 1e-8, 2e-6
-
-
-@ag.compile
-def loss_and_gradient(params: Any, x: Any, y: Any) -> Any:
-    """The classifier's loss and its gradient with respect to all weights."""
-    return ag.value_and_grad(loss)(params, x, y)
 
 
 def run_demo(out: str | None = None, epochs: int = 40) -> int:
     """Runs everything and gives the exit code. Files stay in ``out``; without it they are made in a temporary folder and removed.
 
-    Raises ``AotgradValueError`` for a bad argument, ``AotgradRuntimeError`` where a result is not what it must be.
+    Raises ``AotgradValueError`` for a bad argument, ``AotgradRuntimeError`` where llvmlite is missing or a result is not what it must be.
     """
     if epochs < 1:
         raise AotgradValueError(f"--epochs must be at least 1, not {epochs}")
+    llvm.binding()  # without llvmlite nothing below could be compiled: said before anything else is
     if out is None:
         with tempfile.TemporaryDirectory(prefix="aotgrad-demo-") as folder:
             return _run(Path(folder), epochs, kept=False)
@@ -57,7 +53,7 @@ def _run(folder: Path, epochs: int, kept: bool) -> int:
     print(f"{len(images)} scanned digits of 8x8 pixels (UCI, CC BY 4.0): {len(rows)} to train on, {len(held_back)} held back\n")
     trained = _train(images, labels, rows, held_back, epochs)
     _check_gradient(images, labels, rows)
-    _time(trained, images, labels, rows)
+    _time(trained, images, labels, rows, folder)
     _fit(images, labels, rows)
     _ship(trained, images, labels, held_back, folder)
     picture = folder / "learning.svg"
@@ -77,8 +73,8 @@ def _train(images: Any, labels: Any, rows: Any, held_back: Any, epochs: int) -> 
     print("1. Classifier 64-128-64-10, float32, softmax cross-entropy; loss, gradient and update are one compiled function")
     print(f"   {epochs} epochs, {trained.steps} steps in {seconds:.2f} s, compiling included")
     print(f"   held-back accuracy {100 * right:.1f} %\n")
-    print("   training loss over epochs")
-    print("\n".join("   " + line for line in plot.text(trained.losses, 60, 6).splitlines()) + "\n")
+    print("   training loss over epochs (logarithmic axis)")
+    print("\n".join("   " + line for line in plot.text(trained.losses, 60, 8).splitlines()) + "\n")
     if right < GOAL and epochs >= 40:
         raise AotgradRuntimeError(f"demo: accuracy {right:.3f} is below {GOAL}")
     return trained
@@ -110,7 +106,7 @@ def _norm(arrays: Sequence[Any]) -> float:
     return float(np.sqrt(sum(np.sum(a * a) for a in arrays)))
 
 
-def _time(trained: Trained, images: Any, labels: Any, rows: Any) -> None:
+def _time(trained: Trained, images: Any, labels: Any, rows: Any, folder: Path) -> None:
     batch = rows[:BATCH]
     x, y = images[batch], one_hot(labels[batch])
     params = trained.params
@@ -119,21 +115,9 @@ def _time(trained: Trained, images: Any, labels: Any, rows: Any) -> None:
     off = _difference([by_hand[0], *by_hand[1]], [compiled[0], *compiled[1]])
     if not off < AGREEMENT * 50:
         raise AotgradRuntimeError(f"demo: the compiled gradient differs from the one derived by hand by {off:.2e}")
-    hand, ours = _fifth([lambda: hand_written(params, x, y), lambda: loss_and_gradient(params, x, y)], "timing")
-    print(f"3. Loss and gradient of {BATCH} images: compiled {1e6 * ours:.0f} us, derived by hand in plain NumPy {1e6 * hand:.0f} us ({hand / ours:.1f} times as long)\n")
-
-
-def _fifth(calls: Sequence[Callable[[], Any]], title: str) -> list[float]:
-    """Seconds of each call, measured in turn: the 20th percentile of ``ROUNDS`` single calls."""
-    times: list[list[float]] = [[] for _ in calls]
-    with Progress(title, ROUNDS) as bar:
-        for _ in range(ROUNDS):
-            for k, call in enumerate(calls):
-                start = time.perf_counter()
-                call()
-                times[k].append(time.perf_counter() - start)
-            bar.step()
-    return [float(np.percentile(t, 20)) for t in times]
+    measured = timing.in_own_process([*params, x, y], folder)
+    print(f"3. Loss and gradient of {BATCH} images, one thread each, called in turn (20th percentile):")
+    print(f"   {timing.summary(measured)}\n")
 
 
 def _fit(images: Any, labels: Any, rows: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import tempfile
@@ -35,12 +36,16 @@ _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[(.*)\])?\s*(channels_last)?\s*
 
 @dataclass(frozen=True)
 class Built:
-    """What ``build`` wrote: ``files`` by kind (so, a, o, h, pc, cmake, ll, asm, mlir, python) and the C names of ``functions``; ``ag.load`` takes ``library``."""
+    """What ``build`` wrote: ``files`` by kind (so, a, o, h, pc, cmake, ll, asm, mlir, python) and the C names of ``functions``; ``ag.load`` takes ``library``.
+
+    ``fixed``: parameters that were given no type and keep their defaults, each with its value as text.
+    """
 
     name: str
     files: Mapping[str, Path]
     functions: tuple[str, ...]
     sizes: tuple[str, ...] = field(default=())
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def library(self) -> Path:
@@ -127,6 +132,31 @@ def _split(text: str) -> list[str]:
     return parts
 
 
+# ---- parameters -------------------------------------------------------------------------------------------------------------------------
+
+def _check_names(f: Callable[..., Any], title: str, declared: Declared) -> dict[str, str]:
+    """The parameters that keep their defaults, with these as text. Raises ``AotgradValueError`` for names that ``f`` does not take."""
+    try:
+        parameters = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    names = [n for n, _ in declared.args]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):  # types are then taken by position
+        return {}
+    unknown = [n for n in names if n not in {p.name for p in parameters}]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise AotgradValueError(f"args: {title} has no parameter {unknown[0]!r}; it takes {', '.join(p.name for p in parameters) or 'none'}")
+    return {p.name: _default(p.default) for p in parameters if p.name not in names and p.default is not p.empty}
+
+
+def _default(value: Any) -> str:
+    """Short, and equal in every run: no addresses."""
+    if isinstance(value, (int, float, complex, str, bytes, type(None))):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    return f"<{getattr(value, '__name__', None) or type(value).__name__}>"
+
+
 # ---- functions of the library -----------------------------------------------------------------------------------------------------------
 
 def _names(what: str, given: Any) -> tuple[str, ...]:
@@ -207,13 +237,22 @@ def _write(folder: Path, contents: Mapping[str, tuple[str, bytes]]) -> dict[str,
     return {kind: folder / file for kind, (file, _) in contents.items()}
 
 
+def _without_python(func: Func) -> Func:
+    """The program, which must not call Python."""
+    for op in walk(func.body):
+        if op.name == "host_call":
+            raise AotgradNotImplementedError(f"{op.loc}: a hook (or host_call) runs Python, which a library does not have; take it away for ahead-of-time builds, or say "
+                                             "the same with ag.custom_vjp")
+    return func
+
+
 def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess: Any = (), *, out: str | os.PathLike[str] = ".", name: str | None = None,
           target: str | Target = "native", emit: Sequence[str] = ("so", "a", "o", "h"), checks: bool = True, no_malloc: bool = False, threads: Any = 1) -> Built:
     """Compiles ``f`` and the derivatives asked for into a library that depends on nothing, and writes it with its header into the folder ``out``.
 
     ``args``: texts ``"x: f64[n, 3]"`` in the order of the C inputs, or a dict of name to ``"f64[n, 3]"`` or to a dict, list or tuple of such (pytree arguments).
     dtypes f64, f32, i64, i32, bool; sizes are numbers, names, or expressions such as ``2*n``; no brackets: one number; ``channels_last`` may follow. Parameters of
-    ``f`` that are not named keep their defaults. Arrays that ``f`` captures are baked in.
+    ``f`` that are not named keep their defaults for ever (``Built.fixed``). Arrays that ``f`` captures are baked in.
 
     Functions written, NAME being ``name`` or the function's: NAME writes the results of ``f``; with ``grad=("x",)`` NAME_grad writes the results, then one gradient per
     name; with ``jvp`` NAME_jvp takes a tangent ``x_t`` per name after the inputs and writes the results, then the tangent of each; with ``hess`` NAME_hess writes the
@@ -237,15 +276,6 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
         raise AotgradNotImplementedError(f"threads={threads!r}: built libraries run in the caller's thread; leave threads out, and call from several threads instead")
     title = str(name or getattr(f, "__name__", ""))
     if not title.isidentifier() and name is None:
-def _without_python(func: Func) -> Func:
-    """The program, which must not call Python."""
-    for op in walk(func.body):
-        if op.name == "host_call":
-            raise AotgradNotImplementedError(f"{op.loc}: a hook (or host_call) runs Python, which a library does not have; take it away for ahead-of-time builds, or say "
-                                             "the same with ag.custom_vjp")
-    return func
-
-
         raise AotgradValueError(f"{title or 'this function'} has no name that C could use; pass name='...'")
     header.c_name(title, "the library's name")
     if not isinstance(out, (str, os.PathLike)):
@@ -254,13 +284,16 @@ def _without_python(func: Func) -> Func:
     if not machine.fma:
         raise AotgradNotImplementedError(f"target {machine.cpu} has no fused multiply-add, which generated code relies on; use x86-64-v3 or later, or aarch64-linux-gnu")
     declared = Declared(_declared(args))
+    fixed = _check_names(f, title, declared)
     program = aot_trace.trace(f, title, declared)
     doc = _doc(f, title)
+    if fixed:
+        doc += f"\n\nFixed when built: {', '.join(f'{n} = {v}' for n, v in fixed.items())}."
     functions = _functions(title, declared, program, _names("grad", grad), _names("jvp", jvp), _names("hess", hess), doc)
     compiled = any(k in ("so", "a", "o", "ll", "asm") for k in kinds)
     objects = cabi.build_objects(title, functions, machine, version=__version__, checks=checks) if compiled else None
     files = _write(Path(out), _contents(title, functions, objects, kinds, doc, machine))
-    return Built(title, files, tuple(fn.name for fn in functions), declared.symbols)
+    return Built(title, files, tuple(fn.name for fn in functions), declared.symbols, fixed)
 
 
 def _kinds(emit: Any) -> list[str]:
