@@ -248,7 +248,7 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
         return [args[0]]
     owners = None
     for i, o in enumerate(outs):
-        if o.base is not None or any(o is a for a in arrays):
+        if not program.backward and (o.base is not None or any(o is a for a in arrays)):  # gradients may share memory, as in torch
             outs[i], owner = _settle(program, o, arrays, args, cls)
             if owner is not None:
                 owners = {**(owners or {}), i: owner}

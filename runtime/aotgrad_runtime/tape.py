@@ -501,6 +501,13 @@ def _add_in_place(grad: Value, ct: Value) -> None:
         np.add(grad._data, ct._data, out=grad._data)
 
 
+def _writable(ct: Any) -> Any:
+    """A recorded gradient as it is, unless one number stands for many elements: ``.grad`` can be written."""
+    if not ct._concrete or ct._data.flags.writeable:
+        return ct
+    return installed.add(ct, ct._wrap(np.zeros(ct._data.shape, ct._data.dtype)))
+
+
 def accumulate(variable: Any, box: list[Any]) -> None:
     """Adds the gradient in ``box`` into ``variable.grad``: in place, or as a recorded op when it is part of a graph itself (create_graph)."""
     ct = box[-1]
@@ -514,7 +521,7 @@ def accumulate(variable: Any, box: list[Any]) -> None:
     extra = extra_of(variable)
     old = extra.grad
     if not variable._concrete or ct._requires_grad or (old is not None and (modes.state.grad or old._requires_grad)):
-        extra.grad = ct if old is None else installed.add(old, ct)
+        extra.grad = _writable(ct) if old is None else installed.add(old, ct)
     elif old is None:
         del ct
         extra.grad = _owned(box, variable)

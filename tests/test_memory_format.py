@@ -1,0 +1,206 @@
+"""Memory formats: strides as torch's, formats kept by operations, gradients and compiled functions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from autograd_pair import HAS_TORCH, modules, outcome
+
+import aotgrad as ag
+
+CL = "channels_last"
+SHAPES = [
+    (2, 3, 4, 5), (1, 1, 4, 5), (2, 1, 4, 5), (2, 3, 1, 1), (1, 3, 1, 1), (1, 1, 1, 1), (2, 1, 1, 1), (1, 3, 4, 1), (1, 3, 1, 5), (0, 3, 4, 5), (2, 0, 4, 5),
+    (3, 4), (3,), (), (2, 3, 4), (2, 3, 4, 5, 6), (1, 1, 1, 5),
+]
+FORMATS = ["contiguous_format", CL, "preserve_format", "channels_last_3d"]
+
+
+def _facts(m: Any, t: Any) -> Any:
+    return tuple(t.shape), tuple(t.stride()), t.is_contiguous(), t.is_contiguous(memory_format=m.channels_last), t.stride(0) if t.dim() else None
+
+
+MAKERS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "empty": lambda m, t, f: m.empty(tuple(t.shape), memory_format=f),
+    "to": lambda m, t, f: t.to(memory_format=f),
+    "to the same": lambda m, t, f: t.to(memory_format=f) is t,
+    "to another dtype": lambda m, t, f: t.to(m.float64, memory_format=f),
+    "to, copied": lambda m, t, f: t.to(copy=True, memory_format=f),
+    "contiguous": lambda m, t, f: t.contiguous(memory_format=f),
+    "contiguous, the same": lambda m, t, f: t.contiguous(memory_format=f) is t,
+    "clone": lambda m, t, f: t.clone(memory_format=f),
+    "is_contiguous": lambda m, t, f: t.is_contiguous(memory_format=f),
+    **{f"{name}_like": (lambda m, t, f, name=name: getattr(m, f"{name}_like")(t, memory_format=f)) for name in ("empty", "zeros", "ones", "rand", "randn")},
+    "full_like": lambda m, t, f: m.full_like(t, 2.0, memory_format=f),
+}
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.parametrize("name", MAKERS)
+def test_strides_are_torchs(name: str) -> None:
+    for shape in SHAPES:
+        for first in FORMATS:
+            for second in FORMATS:
+                def lines(m: Any, shape: Any = shape, first: str = first, second: str = second) -> Any:
+                    x = m.ones(shape)
+                    x = x.to(memory_format=getattr(m, first)) if first == "preserve_format" or len(shape) == {CL: 4, "channels_last_3d": 5}.get(first, len(shape)) else x
+                    made = MAKERS[name](m, x, getattr(m, second))
+                    return made if isinstance(made, bool) else _facts(m, made)
+                ours, theirs = (outcome(m, lines) for m in modules())
+                assert ours == theirs, (shape, first, second)
+
+
+def test_ambiguous_formats() -> None:
+    """``to`` gives a tensor the format's own strides, also where one row-major order is in both formats; ``contiguous`` has nothing to do there."""
+    for shape, strides in (((2, 1, 4, 5), (20, 1, 5, 1)), ((2, 3, 1, 1), (3, 1, 3, 3)), ((1, 1, 1, 1), (1, 1, 1, 1))):
+        x = ag.ones(*shape)
+        assert x.is_contiguous() and x.is_contiguous(memory_format=ag.channels_last)
+        assert x.contiguous(memory_format=ag.channels_last) is x
+        y = x.to(memory_format=ag.channels_last)
+        assert y.stride() == strides and y.is_contiguous() and y.is_contiguous(memory_format=ag.channels_last)
+        assert (y * 2).stride() == strides and ag.empty_like(y).stride() == strides and y.clone().stride() == strides
+
+
+def test_wrong_formats() -> None:
+    for make in (lambda: ag.empty(2, 3, memory_format=ag.channels_last), lambda: ag.ones(2, 3).to(memory_format=ag.channels_last),
+                 lambda: ag.ones(2, 3, 4).contiguous(memory_format=ag.channels_last), lambda: ag.zeros_like(ag.ones(2), memory_format=ag.channels_last)):
+        with pytest.raises(RuntimeError, match="required rank 4"):
+            make()
+    with pytest.raises(TypeError, match="memory_format"):
+        ag.ones(2, 3).to(memory_format="channels_last")
+    with pytest.raises(RuntimeError, match="preserve"):
+        ag.ones(3, 4).t().contiguous(memory_format=ag.preserve_format)
+
+
+POINTWISE: dict[str, Callable[[Any, Any], Any]] = {
+    "relu": lambda m, x: x.relu(), "exp": lambda m, x: x.exp(), "times number": lambda m, x: x * 2, "add": lambda m, x: x + x, "compare": lambda m, x: x > 0,
+    "with row-major": lambda m, x: x + m.ones(tuple(x.shape)), "row-major with": lambda m, x: m.ones(tuple(x.shape)) + x, "where": lambda m, x: m.where(x > 0, x, x * 2),
+    "where number": lambda m, x: m.where(x > 0, x, 0.0), "bias": lambda m, x: x + m.ones(x.shape[1]).view(1, -1, 1, 1), "0-d": lambda m, x: x * m.tensor(2.0),
+    "bias first": lambda m, x: m.ones(x.shape[1]).view(1, -1, 1, 1) + x, "sum of maps": lambda m, x: x.sum((2, 3), keepdim=True), "double": lambda m, x: x.double(),
+    "sum of batch": lambda m, x: x.sum(0, keepdim=True), "sum of channels": lambda m, x: x.sum(1, keepdim=True), "mean": lambda m, x: x.mean((2, 3), keepdim=True),
+    "times mean": lambda m, x: x.mean((2, 3), keepdim=True) * x, "cat": lambda m, x: m.cat([x, x], 1), "cat of both": lambda m, x: m.cat([x, m.ones(tuple(x.shape))], 1),
+    "slice": lambda m, x: x[:1] * 2, "in place": lambda m, x: x.clone().mul_(2), "detach": lambda m, x: x.detach(), "pad": lambda m, x: m.nn.functional.pad(x, (1, 1)),
+    "flip": lambda m, x: x.flip(2), "permute": lambda m, x: x.permute(0, 2, 3, 1), "matmul": lambda m, x: x @ x.transpose(-1, -2), "repeat": lambda m, x: x.repeat(1, 2, 1, 1),
+    "normalised": lambda m, x: (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), keepdim=True) + 1), "pow": lambda m, x: x**2, "cumsum": lambda m, x: x.cumsum(1),
+}
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.parametrize("name", POINTWISE)
+def test_results_lie_as_torchs(name: str) -> None:
+    for shape in SHAPES[:9]:
+        for fmt in ("contiguous_format", CL):
+            def lines(m: Any, shape: Any = shape, fmt: str = fmt) -> Any:
+                return _facts(m, POINTWISE[name](m, m.ones(shape).to(memory_format=getattr(m, fmt))))
+            ours, theirs = (outcome(m, lines) for m in modules())
+            assert ours == theirs, (shape, fmt)
+
+
+def _random(*shape: int) -> Any:
+    return ag.tensor(np.random.default_rng(0).uniform(0.5, 2.0, shape)).to(memory_format=ag.channels_last)
+
+
+@pytest.mark.parametrize("name", [n for n in POINTWISE if n not in ("permute", "matmul", "repeat", "cat of both", "row-major with", "cumsum", "sum of batch")])
+def test_channels_last_is_kept_with_right_values(name: str) -> None:
+    """Values are those of the row-major tensor."""
+    if name in ("with row-major", "bias", "bias first", "where number", "0-d", "compare"):
+        x = _random(2, 3, 4, 5).float()
+    else:
+        x = _random(2, 3, 4, 5)
+    got, want = POINTWISE[name](ag, x), POINTWISE[name](ag, x.contiguous())
+    assert got.is_contiguous(memory_format=ag.channels_last)
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-6)
+
+
+def test_gradients_keep_the_layout_of_their_tensor() -> None:
+    x = _random(2, 3, 4, 5).requires_grad_()
+    w = ag.tensor(np.linspace(0.5, 1.0, 120).reshape(2, 3, 4, 5), requires_grad=True)
+    v = _random(2, 3, 4, 5)
+    seen: list[Any] = []
+    y = (x * 2).tanh()
+    y.register_hook(lambda g: seen.append(g.stride()))
+    (y * v + w).sum().backward()
+    assert x.grad.stride() == x.stride() == (60, 1, 15, 3) and w.grad.stride() == (60, 20, 5, 1)
+    assert seen == [(60, 1, 15, 3)]
+    (g,) = ag.autograd.grad((x.exp() * x).sum(), x)
+    assert g.stride() == x.stride()
+    x.grad = None
+    x.contiguous().sum().backward()
+    assert x.grad.stride() == x.stride()
+    again = ag.autograd.grad(ag.autograd.grad((x**3).sum(), x, create_graph=True)[0].sum(), x)[0]
+    assert again.stride() == x.stride()
+
+
+def test_compiled_functions_keep_formats_too() -> None:
+    x = _random(2, 3, 4, 5)
+    b = ag.tensor(np.linspace(0.0, 1.0, 3))
+
+    def f(x: Any, b: Any) -> Any:
+        return ((x + b.reshape(1, 3, 1, 1)) * 2).tanh().relu()
+
+    compiled = ag.compile(f)
+    got = compiled(x, b)
+    assert got.stride() == (60, 1, 15, 3)
+    np.testing.assert_allclose(got.numpy(), f(x, b).numpy(), rtol=1e-14)
+    assert compiled(x.contiguous(), b).stride() == (60, 20, 5, 1)
+    z = x.detach().clone().requires_grad_()
+    compiled(z, b).sum().backward()
+    assert z.grad.stride() == (60, 1, 15, 3)
+    for change in (lambda x: x.contiguous(memory_format=ag.channels_last) * 2, lambda x: x.to(memory_format=ag.channels_last) * 2,
+                   lambda x: x.clone(memory_format=ag.channels_last)):
+        assert ag.compile(change)(x.contiguous()).is_contiguous(memory_format=ag.channels_last)
+    assert ag.compile(lambda x: x.contiguous() * 2)(x).is_contiguous()
+
+
+class _LostFormat(Exception):
+    pass
+
+
+def _wrapped(fn: Callable[..., Any], seen: set[str]) -> Callable[..., Any]:
+    def check(*args: Any, **kwargs: Any) -> Any:
+        tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(t, ag.Tensor)]
+        was = any(t.dim() == 4 and t.is_contiguous(memory_format=ag.channels_last) and not t.is_contiguous() for t in tensors)
+        result = fn(*args, **kwargs)
+        if was and isinstance(result, ag.Tensor) and result.dim() == 4:
+            seen.add(fn.__name__)
+            if not result.is_contiguous(memory_format=ag.channels_last):
+                raise _LostFormat(fn.__name__)
+        return result
+
+    return check
+
+
+def test_a_checker_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checker of torch's tutorial: every function and method is wrapped by ``setattr`` and raises where channels last is lost."""
+    seen: set[str] = set()
+    skip = {"is_contiguous", "stride", "dim", "numel", "contiguous", "Tensor"}
+    for where in (ag.Tensor, ag.nn.functional, ag):
+        for name in dir(where):
+            found = getattr(where, name, None)
+            if name not in skip and not name.startswith("_") and callable(found) and not isinstance(found, type):
+                monkeypatch.setattr(where, name, _wrapped(found, seen))
+    for name in ("__add__", "__mul__", "__sub__", "__truediv__", "__radd__", "__neg__", "__pow__"):
+        monkeypatch.setattr(ag.Tensor, name, _wrapped(getattr(ag.Tensor, name), seen))
+    x = _random(2, 3, 4, 5).requires_grad_()
+    scale = ag.ones(1, 3, 1, 1, dtype=ag.float64).requires_grad_()
+    h = (x.sqrt() - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), keepdim=True) + 1e-5).sqrt()
+    h = ag.nn.functional.relu(h * scale + 0.5)
+    h = ag.nn.functional.pad(h, (1, 1, 1, 1))
+    h = ag.cat([h, h.sigmoid()], 1).clamp(0, 1) + ag.tanh(ag.cat([h, h], 1))
+    h = ag.where(h > 0.5, h, h * 0.1).softmax(1)
+    h = h[:, :3].detach().clone().requires_grad_() * ag.exp(h[:, 3:])
+    h.sum().backward()
+    assert {"relu", "sigmoid", "tanh", "where", "cat", "softmax", "pad", "clamp", "sqrt"} <= seen
+    with pytest.raises(_LostFormat):
+        x.clone(memory_format=ag.contiguous_format)
+
+
+def test_formats_are_objects_with_names() -> None:
+    pickle = importlib.import_module("pickle")
+    for name in FORMATS:
+        fmt = getattr(ag, name)
+        assert repr(fmt) == f"aotgrad.{name}" and pickle.loads(pickle.dumps(fmt)) is fmt
