@@ -63,8 +63,9 @@ from .frontend.factories import (
     zeros,
     zeros_like,
 )
+from .frontend.jacobians import hessian, jacfwd, jacobian, jacrev
 from .frontend.methods import stop_gradient
-from .frontend.transforms import grad, hessian, hvp, jacfwd, jacobian, jacrev, jvp, linearize, value_and_grad, vjp
+from .frontend.transforms import grad, hvp, jvp, linearize, value_and_grad, vjp
 
 if not _install.is_installed():
     _install.install(_methods.table())

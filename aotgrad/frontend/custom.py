@@ -15,11 +15,11 @@ from aotgrad_runtime.tape import Node, edge_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from .eager import Dual, Kept, make_dual
+from .leaves import tree_flatten_nones
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .rules import Rule, call_traced, fit, flavour, split_level, tensor_of, transposed_call, zeros_like
 from .subtrace import is_leaf_array
 from .trace import current
-from .transforms import tree_flatten_nones
 
 __all__ = ["custom_jvp", "custom_vjp"]
 

@@ -1,0 +1,178 @@
+"""What all transforms share: leaves of arguments and results, checks of what the user gives, and what a caller gets back."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import TensorType
+from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
+
+from . import dispatch, eager
+from .eager import Dual, make_dual
+from .program import Program
+from .promotion import python_dtype
+from .pytree import TreeDef, tree_flatten
+from .subtrace import is_leaf_array
+from .trace import Traced, current
+
+__all__ = ["F", "argnums_of", "as_tensor_like", "check_float", "differentiable", "dtype_of", "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of",
+           "nested", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "with_aux"]
+
+F = Callable[..., Any]
+
+
+class Depth(threading.local):
+    def __init__(self) -> None:
+        self.depth = 0
+
+
+state = Depth()
+
+
+class nested:
+    def __enter__(self) -> None:
+        state.depth += 1
+
+    def __exit__(self, *exc: object) -> None:
+        state.depth -= 1
+
+
+def inside_transform() -> bool:
+    """Whether this thread runs a function under ``grad``, ``vjp``, ``jvp`` or a matrix of derivatives."""
+    return state.depth > 0
+
+
+# ---- leaves -------------------------------------------------------------------------------------------------------------------------
+
+def dtype_of(x: Any) -> DType:
+    if isinstance(x, Tensor):
+        return x._dtype
+    return DTYPES[native(np.asarray(x)).dtype] if isinstance(x, (np.ndarray, np.generic)) else python_dtype(x)
+
+
+def differentiable(x: Any) -> bool:
+    return is_leaf_array(x) and dtype_of(x).is_differentiable
+
+
+def argnums_of(argnums: Any, count: int) -> tuple[int, ...]:
+    given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
+    out = []
+    for i in given:
+        if not isinstance(i, int) or not -count <= i < count:
+            raise AotgradValueError(f"argnums={argnums!r}: the function was called with {count} positional argument(s)")
+        out.append(i % count)
+    return tuple(out)
+
+
+def check_float(leaves: Sequence[Any], what: str) -> None:
+    if not any(differentiable(x) for x in leaves):
+        kinds = ", ".join(dtype_of(x).name if is_leaf_array(x) else type(x).__name__ for x in leaves) or "nothing"
+        raise AotgradTypeError(f"{what} has no floating-point leaf ({kinds}): a gradient needs float inputs; "
+                               "convert integers with .astype(float) or choose another argnums")
+
+
+def tracing_any(*trees: Any) -> bool:
+    return current() is not None or any(isinstance(x, Traced) for tree in trees for x in tree_flatten(tree)[0])
+
+
+def flavour_of(trees: Any) -> type[Any]:
+    leaves = tree_flatten(trees)[0]
+    return Tensor if any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in leaves) else ArrayTensor
+
+
+@functools.lru_cache(maxsize=256)
+def _identity(shape: tuple[int, ...], dtype: DType) -> Program:
+    return dispatch.program_of("alias", [TensorType(shape, dtype)], lambda b, x: x)
+
+
+def fresh(x: Any, cls: type[Any]) -> Any:
+    """A variable of our own with the value of ``x``; connected to it where ``x`` is on a tape or dual."""
+    if isinstance(x, Dual):
+        return make_dual(fresh(x._primal, cls), x._tangent, x._level)
+    if isinstance(x, Tensor):
+        if x._requires_grad:
+            return eager.apply(_identity(tuple(x._data.shape), x._dtype), [x], cls)[0]
+        out = wrap(x._data, cls)
+    else:
+        out = wrap(native(np.asarray(x)), cls)
+        if type(x) is float:
+            out._weak = True
+    out._requires_grad = True
+    return out
+
+
+def as_tensor_like(x: Any, cls: type[Any], like: Any) -> Any:
+    """A cotangent or tangent given by the user, checked against the value it belongs to."""
+    out = x if isinstance(x, Tensor) else wrap(np.asarray(x, dtype_of(like).np), cls)
+    wanted = tuple(np.shape(like) if not isinstance(like, Tensor) else like.shape)
+    if tuple(out.shape) != wanted:
+        raise AotgradValueError(f"a tangent or cotangent of shape {tuple(out.shape)} was given for a value of shape {wanted}")
+    return out
+
+
+def release(x: Any) -> Any:
+    """What a caller outside all transforms gets: NumPy's own arrays and scalars for NumPy callers."""
+    if state.depth == 0 and isinstance(x, ArrayTensor) and not isinstance(x, Dual):
+        data = x._data
+        return data[()] if data.ndim == 0 else data
+    return x
+
+
+def scalar_output(out: Any, name: str) -> Any:
+    if isinstance(out, (tuple, list, dict)):
+        raise AotgradTypeError(f"grad of {name}: the function returned a {type(out).__name__}; return one number, or pass has_aux=True for (value, aux)")
+    shape = tuple(out.shape) if hasattr(out, "shape") else ()
+    if shape != ():
+        raise AotgradValueError(f"grad of {name}: the result has shape {shape}; a gradient needs a 0-d result. Reduce it (for example with .sum()), or use jacrev or vjp")
+    if not is_leaf_array(out) or not dtype_of(out).is_differentiable:
+        raise AotgradTypeError(f"grad of {name}: the result is {type(out).__name__}{' of ' + dtype_of(out).name if is_leaf_array(out) else ''}, "
+                               "not a floating-point number")
+    return out
+
+
+def name_of(f: F) -> str:
+    return getattr(f, "__name__", type(f).__name__)
+
+
+def with_aux(out: Any, has_aux: bool, f: F) -> tuple[Any, Any]:
+    if not has_aux:
+        return out, None
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise AotgradTypeError(f"{name_of(f)} must return (value, aux) with has_aux=True")
+    return out
+
+
+def like_name(wrapper: F, f: F, prefix: str) -> F:
+    functools.update_wrapper(wrapper, f, assigned=("__module__", "__doc__"), updated=())
+    wrapper.__name__ = wrapper.__qualname__ = f"{prefix}({name_of(f)})"
+    return wrapper
+
+
+def match(trees: Any, tree: TreeDef, what: str) -> list[Any]:
+    given, shape = tree_flatten(trees)
+    if shape != tree:
+        raise AotgradValueError(f"{what} do not have the structure of the inputs")
+    return given
+
+
+def tree_flatten_nones(tree: Any, like: TreeDef) -> list[Any]:
+    """Leaves of a tree that may have None where ``like`` has a leaf."""
+    if like.kind is None:
+        return [tree]
+    if like.kind == "none":
+        return []
+    if isinstance(tree, dict):
+        children = [tree[k] for k in like.meta]
+    elif like.meta[:1] == ("dataclass",):
+        children = [getattr(tree, n) for n in like.meta[1:]]
+    else:
+        children = list(tree)
+    return [x for c, t in zip(children, like.children) for x in tree_flatten_nones(c, t)]
