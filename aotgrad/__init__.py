@@ -63,6 +63,7 @@ from .frontend.factories import (
     zeros,
     zeros_like,
 )
+from .frontend.host import host_call
 from .frontend.jacobians import hessian, jacfwd, jacobian, jacrev
 from .frontend.methods import stop_gradient
 from .frontend.transforms import grad, hvp, jvp, linearize, value_and_grad, vjp
@@ -81,7 +82,7 @@ __all__ = [
     "custom_vjp",
     "default_generator", "empty",
     "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad",
-    "hessian", "hvp",
+    "hessian", "host_call", "hvp",
     "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev", "jvp", "linearize",
     "linspace",
     "is_anomaly_check_nan_enabled", "is_anomaly_enabled",

@@ -1,0 +1,92 @@
+"""``host_call``: Python functions of arrays inside differentiated and compiled code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Block, Builder, Func, TensorType
+from aotgrad.ir.host import HostFunction
+from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.dtypes import as_dtype
+from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.tensor import Tensor
+
+from . import eager
+from .program import Program
+from .rules import flavour
+from .subtrace import as_value, builder_of, traced_class
+from .trace import Traced, current, plain_size, unrecorded, user_loc
+
+__all__ = ["host_call"]
+
+F = Callable[..., Any]
+
+
+def host_call(f: F, types: Any, jvp: F | None = None, vjp: F | None = None) -> F:
+    """A function that runs ``f`` in Python on NumPy arrays, also where the code around it is compiled: the program is cut there.
+
+    ``types`` says what ``f`` returns: one result or a list of them, each ``(shape, dtype)`` or anything with ``shape`` and ``dtype``; or a function that gives this from
+    the arguments. ``jvp(primals, tangents)`` gives the tangents of the results (a list), ``vjp(primals, cotangents)`` the cotangents of the arguments of a float dtype;
+    a derivative that is asked for and was not given is an ``AotgradNotImplementedError``. A call whose results nobody uses is dropped.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> cube = ag.host_call(lambda x: x ** 3, lambda x: x, vjp=lambda xs, cts: [3 * xs[0] ** 2 * cts[0]])
+    >>> ag.compile(ag.grad(lambda x: 2.0 * cube(x)))(2.0)
+    np.float64(24.0)
+    """
+    for name, given in (("f", f), ("jvp", jvp), ("vjp", vjp)):
+        if not callable(given) and (name == "f" or given is not None):
+            raise AotgradTypeError(f"host_call: {name} must be callable, got {type(given).__name__}")
+    call = HostFunction(f, getattr(f, "__name__", type(f).__name__), jvp, vjp)
+
+    def run(*args: Any) -> Any:
+        given = types(*args) if callable(types) else types
+        many = isinstance(given, list) or (isinstance(given, tuple) and not _is_type(given))
+        found = [_type_of(t) for t in (given if many else [given])]
+        outs = _traced(call, args, found) if current() is not None or any(isinstance(a, Traced) for a in args) else _eager(call, args, found)
+        return tuple(outs) if many else outs[0]
+
+    return functools.update_wrapper(run, f, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+
+
+def _is_type(t: Any) -> bool:
+    return len(t) == 2 and isinstance(t[0], (tuple, list)) and not hasattr(t[1], "shape") and not _is_shaped(t[1])
+
+
+def _is_shaped(t: Any) -> bool:
+    return isinstance(t, (tuple, list)) and len(t) == 2 and isinstance(t[0], (tuple, list))
+
+
+def _type_of(t: Any) -> TensorType:
+    if isinstance(t, tuple):
+        shape, dtype = t
+    elif isinstance(t, (int, float)):
+        return TensorType((), as_dtype(np.asarray(t).dtype))
+    elif hasattr(t, "shape") and hasattr(t, "dtype"):
+        shape, dtype = t.shape, t._dtype if isinstance(t, Tensor) else t.dtype
+    else:
+        raise AotgradTypeError(f"host_call: types must hold (shape, dtype) or things with shape and dtype, not {type(t).__name__}")
+    return TensorType(tuple(plain_size(tuple(shape))), as_dtype(dtype))
+
+
+def _traced(call: HostFunction, args: Sequence[Any], types: list[TensorType]) -> list[Any]:
+    trace = current()
+    if trace is None:
+        raise AotgradTypeError(f"{user_loc()}: host_call: a traced value is used outside the call that made it")
+    b, cls = builder_of(trace), traced_class(args)
+    found = b.emit("host_call", [b.refresh(as_value(x, trace)) for x in args], {"call": call, "types": tuple(types)})
+    return [cls._of(trace, unrecorded(b, v)) for v in found]
+
+
+def _eager(call: HostFunction, args: Sequence[Any], types: list[TensorType]) -> list[Any]:
+    given = [a if isinstance(a, Tensor) else native(np.asarray(a)) for a in args]
+    block = Block([TensorType(tuple(a._data.shape if isinstance(a, Tensor) else a.shape), a._dtype if isinstance(a, Tensor) else DTYPES[a.dtype]) for a in given])
+    block.outputs = list(Builder(block).emit("host_call", block.args, {"call": call, "types": tuple(types)}))
+    program = Program(Func(call.name, block), "HostCallBackward0")
+    if any(isinstance(a, Tensor) for a in given):
+        return eager.apply(program, given, flavour(given))
+    return [x[()] if x.ndim == 0 else x.copy() if any(np.may_share_memory(x, a) for a in given) else x for x in program.run(given)]
