@@ -16,7 +16,7 @@ from .access import Access
 from .bufferise import Store, dense
 from .exprs import Node
 from .fusion import Kern, size_one
-from .kernel import Index, ScalarBuilder, memref
+from .kernel import Index, KernelBuilder, ScalarBuilder, memref
 from .loops import one_pass
 from .nest import Context, Place, Root, rank_of
 
@@ -67,16 +67,26 @@ def _same(k: ScalarBuilder, x: Value) -> Value:
     return x
 
 
-def _checked(cx: Context, item: Kern, index: Value, size: DimLike) -> DimLike:
-    """The index as a size; out of range it ends the call with code 2, or is clamped in builds without checks."""
+@contextmanager
+def _guarded(kb: KernelBuilder, passes: Index | None) -> Iterator[None]:
+    """What happens where ``passes`` is 1 and not where it is 0 (None: always)."""
+    if passes is None:
+        yield
+        return
+    with kb.for_(0, passes):
+        yield
+
+
+def _checked(cx: Context, item: Kern, index: Value, size: DimLike) -> tuple[DimLike, Index | None]:
+    """The index as a size; out of range it ends the call with code 2, and in builds without checks it is clamped. There, also whether it was in range: 1 or 0."""
     kb, n = cx.kb, cx.kb.dim(size)
     i = kb.scalars(1).to_index(index)
     if cx.module.checks:
         assert item.op is not None
         kb.check(kb.cmp("ult", i, n), 2, cx.module.location(item.op.loc), i, n)
-    else:
-        i = kb.index(kb.max(kb.min(i, kb.sub(n, 1)), 0))
-    return as_size(cx, i)
+        return as_size(cx, i), None
+    inside = kb.select(kb.cmp("ult", i, n), 1, 0)
+    return as_size(cx, kb.index(kb.max(kb.min(i, kb.sub(n, 1)), 0))), inside
 
 
 def _index_move(cx: Context, item: Kern, x: Access, idx: Access, other: Access, write: str | None) -> None:
@@ -92,13 +102,19 @@ def _index_move(cx: Context, item: Kern, x: Access, idx: Access, other: Access, 
         where = idx.base
         for d, i in enumerate(at):
             where = where + idx.strides[d] * i
-        row = _checked(cx, item, kb.load(idx.store.mem, kb.dim(where)), source.shape[dim])
+        row, inside = _checked(cx, item, kb.load(idx.store.mem, kb.dim(where)), source.shape[dim])
         here = (x.store, place_of(x, {dim: row}, rest))
         there = (other.store, place_of(other, {dim + d: i for d, i in enumerate(at)}, rest_other))
-        if write is None:
-            elementwise(cx, space, [here], _same, there)
+        if write is not None:
+            with _guarded(kb, inside):  # a write out of range is dropped
+                elementwise(cx, space, [there], _same, here, write == "add")
         else:
-            elementwise(cx, space, [there], _same, here, write == "add")
+            some = None if inside is None else kb.min(kb.dim(source.shape[dim]), 1)
+            with _guarded(kb, some):
+                elementwise(cx, space, [here], _same, there)
+            if some is not None:  # an empty dim has nothing to clamp to
+                with _guarded(kb, kb.sub(1, some)):
+                    elementwise(cx, space, [], lambda k: k.const(0, source.dtype), there)
 
 
 def take(cx: Context, item: Kern) -> None:

@@ -11,7 +11,7 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True)
 class Options:
-    """``checks``: index range and domain errors by code; off, indices are clamped. ``c_abi``: also the plain C form.
+    """``checks``: index range and domain errors by code; off, reads out of range are clamped, writes dropped. ``c_abi``: also the plain C form.
 
     ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks. ``guards``: pairs of sizes that must be
     equal, checked before anything else (code 1).

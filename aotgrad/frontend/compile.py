@@ -588,7 +588,8 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     """A native version of ``f``, compiled at the first call with a new type signature (dtypes, ranks, layouts, structure; sizes are symbolic).
 
     NumPy in, NumPy out; tensors in, tensors out (differentiable). ``static`` names parameters whose values are part of the signature. ``verify=n`` compares the first n
-    calls of each signature with the interpreter. ``checks=False`` drops index-range checks. Errors are ``AotgradError``s that name the user's line.
+    calls of each signature with the interpreter. ``checks=False`` drops index-range checks: reads out
+    of range give the nearest element (0 of an empty dim), writes out of range are dropped. Errors are ``AotgradError``s that name the user's line.
 
     >>> import numpy as np, aotgrad as ag
     >>> f = ag.compile(lambda x: (x * x).sum())
