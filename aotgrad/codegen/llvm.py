@@ -6,6 +6,7 @@ import functools
 import threading
 from typing import Any, Final, Protocol
 
+from aotgrad_runtime import forks
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradValueError
 
 from .schedule import scheduled
@@ -13,7 +14,7 @@ from .schedule import scheduled
 __all__ = ["Machine", "assembly", "binding", "compile_object", "machine"]
 
 PASSES: Final = ("none", "inline", "O1", "O2")
-_LOCK: Final = threading.Lock()
+_LOCK: Final = forks.safe(threading.RLock(), outer=True)
 
 
 class Machine(Protocol):
@@ -43,6 +44,9 @@ def _llvm() -> Any:
         raise AotgradRuntimeError(f"compiling needs llvmlite, which cannot be imported ({e}); install it with 'pip install llvmlite'") from e
     found.initialize_all_targets()
     found.initialize_all_asmprinters()
+    inside = getattr(getattr(getattr(found, "ffi", None), "lib", None), "_lock", None)  # held through every call of LLVM; it has no public name
+    if isinstance(getattr(inside, "_lock", None), type(_LOCK)):
+        forks.safe(inside._lock, outer=True)
     return found
 
 

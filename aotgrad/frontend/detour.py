@@ -6,12 +6,14 @@ import threading
 import weakref
 from typing import Any
 
+from aotgrad_runtime import forks
+
 __all__ = ["paused", "register", "shift"]
 
 
 class _Shared:
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = forks.safe(threading.RLock())
         self.count = 0
         self.states: weakref.WeakSet[Any] = weakref.WeakSet()
 

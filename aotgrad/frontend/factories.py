@@ -12,7 +12,7 @@ import numpy as np
 
 from aotgrad.ir import dims
 from aotgrad.ir.dims import Dim
-from aotgrad_runtime import dtypes
+from aotgrad_runtime import dtypes, forks
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as runtime
 from aotgrad_runtime.arrays import defaults
@@ -262,7 +262,7 @@ class Generator:
     """
 
     def __init__(self, seed: int | None = None) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.safe(threading.Lock())
         self._seed: Any = None
         self._source: Any = None
         if seed is not None:

@@ -16,7 +16,7 @@ from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, TensorType
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.hashing import structural_hash
-from aotgrad_runtime import call
+from aotgrad_runtime import call, forks
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
 from aotgrad_runtime.loader import Library
@@ -30,13 +30,26 @@ class collector_paused:
     """Programs are trees of small objects that live until they are compiled: the cyclic collector would only walk them again and again
     (half of the time at 10,000 ops)."""
 
+    stopped = 0  # by how many blocks: a child of fork has only those of the thread that forked
+
     def __enter__(self) -> None:
         self.was = gc.isenabled()
+        collector_paused.stopped += self.was
         gc.disable()
 
     def __exit__(self, *exc: object) -> None:
         if self.was:
+            collector_paused.stopped -= 1
             gc.enable()
+
+
+def _collector_again() -> None:
+    if collector_paused.stopped > 0:
+        collector_paused.stopped = 0
+        gc.enable()
+
+
+forks.after_in_child(_collector_again)
 
 
 class _Shared:

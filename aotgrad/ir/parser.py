@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from aotgrad_runtime import forks
 from aotgrad_runtime.dtypes import from_mlir
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
@@ -40,7 +41,7 @@ from .types import TensorType
 
 __all__ = ["ParseError", "parse_func", "parse_module"]
 
-_LOCK: Final = threading.Lock()
+_LOCK: Final = forks.safe(threading.Lock(), outer=True)
 _ENDS: Final = frozenset({"func.return", "ag.yield", "scf.yield", "scf.condition"})
 
 

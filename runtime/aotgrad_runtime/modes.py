@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from . import forks
+
 __all__ = [
     "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "restricted_address", "set_grad_enabled", "state",
 ]
@@ -25,7 +27,7 @@ class _Flags:
     def __init__(self) -> None:
         self.restricted = self.inference = 0
         self.byte = bytearray(1)  # 1 while restricted > 0; machine code reads it in one load
-        self.lock = threading.RLock()  # re-entrant: the collector may drop a token while another is being made
+        self.lock = forks.safe(threading.RLock())  # re-entrant: the collector may drop a token while another is being made
 
 
 flags: Final = _Flags()

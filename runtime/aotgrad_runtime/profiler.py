@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from . import forks
 from .errors import AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
@@ -57,7 +58,7 @@ class _Shared:
     """How many watchers there are in all threads, whom to tell, and which files are not the user's."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # re-entrant: the collector may drop a watcher's token while another is being made
+        self.lock = forks.safe(threading.RLock())  # re-entrant: the collector may drop a watcher's token while another is being made
         self.count = 0
         self.switches: list[Callable[[bool], None]] = []
         self.prefixes: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen")

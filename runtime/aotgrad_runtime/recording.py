@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from . import forks
 from .errors import AotgradRuntimeError, AotgradTypeError
 
 __all__ = ["checked", "flags", "note", "pop_hooks", "push_hooks", "set_anomaly", "state"]
@@ -25,7 +26,7 @@ class _Flags:
 
     def __init__(self) -> None:
         self.on = 0
-        self.lock = threading.Lock()
+        self.lock = forks.safe(threading.Lock())
 
     def shift(self, step: int) -> None:
         """One more reason, or one fewer."""
