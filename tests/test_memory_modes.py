@@ -1,0 +1,85 @@
+"""Peak memory of a 20-layer network: inference under ``no_grad`` against the same forward with a tape. Weights and input do not count. Each in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="the peak is read from /proc")
+
+SCRIPT = """
+import gc, json, sys
+import numpy as np
+import aotgrad as ag
+
+WIDTH, ROWS, LAYERS = 128, 4096, 20
+rng = np.random.default_rng(0)
+weights = [ag.from_numpy(rng.normal(size=(WIDTH, WIDTH)) / 12).requires_grad_() for _ in range(LAYERS)]
+x = ag.from_numpy(rng.normal(size=(ROWS, WIDTH)))
+
+
+def network(x, *weights):
+    for w in weights:
+        x = ag.tanh(x @ w)
+    return x
+
+
+def inference(f):
+    with ag.no_grad():
+        return f(x, *weights)
+
+
+def forward(f):
+    return f(x, *weights)
+
+
+def step(f):
+    y = f(x, *weights)
+    y.backward(ag.ones_like(y))
+
+
+def status(key):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
+
+
+f = {"eager": network, "compiled": ag.compile(network)}[sys.argv[1]]
+run = globals()[sys.argv[2]]
+small, x = x, x[:64].clone()
+run(f)  # programs are made
+for w in weights:
+    w.grad = None
+x = small
+gc.collect()
+open("/proc/self/clear_refs", "w").write("5")
+before = status("VmRSS")
+out = run(f)
+print(json.dumps((status("VmHWM") - before) / (ROWS * WIDTH * 8 / 2**20)))
+"""
+
+
+@functools.lru_cache(maxsize=8)
+def peak(how: str, what: str) -> float:
+    """Peak memory in activations of one layer."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, how, what], capture_output=True, text=True, check=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+    return float(json.loads(done.stdout))
+
+
+def test_inference_in_eager() -> None:
+    assert peak("eager", "forward") > 15  # the tape holds every layer
+    assert peak("eager", "inference") <= peak("eager", "forward") / 3
+
+
+def test_inference_compiled() -> None:
+    assert peak("compiled", "inference") <= peak("eager", "forward") / 4
+    assert peak("compiled", "inference") <= peak("compiled", "step") / 4
+
+
+if __name__ == "__main__":
+    for pair in (("eager", "inference"), ("eager", "forward"), ("eager", "step"), ("compiled", "inference"), ("compiled", "forward"), ("compiled", "step")):
+        print(*pair, round(peak(*pair), 1))
