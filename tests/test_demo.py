@@ -91,7 +91,7 @@ def test_timing_process_has_one_blas_thread(tmp_path: Path, monkeypatch: pytest.
         seen.update(kwargs["env"])
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(timing.subprocess, "run", spy)
+    monkeypatch.setattr(subprocess, "run", spy)
     rng = np.random.default_rng(0)
     found = timing.in_own_process([*models.initial(), rng.random((8, 64)).astype(np.float32), bundled.one_hot(np.arange(8))], tmp_path)
     assert found.first > 0 and found.second > 0 and not list(tmp_path.iterdir())

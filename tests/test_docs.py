@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import aotgrad as ag
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
@@ -36,3 +40,21 @@ def test_a_wrong_output_is_seen(tmp_path: Path) -> None:
     assert subprocess.run([*tool, "--update", str(page)], capture_output=True, timeout=60).returncode == 0
     assert "```text\n2\n```" in page.read_text(encoding="utf-8")
     assert subprocess.run([*tool, str(page)], capture_output=True, timeout=60).returncode == 0
+
+
+def test_the_list_of_what_is_supported_is_current() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "list_supported.py"), "--check"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_list_is_what_calls_find() -> None:
+    text = (ROOT / "docs" / "supported.md").read_text(encoding="utf-8")
+    served, absent = text.split("## Not supported yet")
+    assert "| `softmax(" in served and "`take_along_axis`" in served and "`ag.scan`" in served
+    for name in re.findall(r"`(\w+)`", absent.split("`ag` functions")[1].split("NumPy functions")[0]):
+        assert not hasattr(ag, name), name
+    x = ag.tensor(np.ones(3), requires_grad=True)
+    for name in re.findall(r"`(\w+)`", absent.split("traced values:")[1]):
+        if isinstance(f := getattr(np, name, None), np.ufunc) and f.nin == 1:
+            with pytest.raises(ag.AotgradError):
+                f(x)
