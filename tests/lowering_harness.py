@@ -107,7 +107,7 @@ class Program:
         size_values = np.array([env[s] for s in self.func.symbols()] + [0], np.int64)
         room = int(self.need(size_values.ctypes.data))
         work = buffer(room, 64)
-        ctypes.memset(work, 0xCD, room)
+        ctypes.memset(work, 0xFF, room)  # every float is a NaN, every integer -1: what is read before it was written is seen
         table = (ctypes.c_void_p * (len(ptrs) + 1))(*ptrs)
         call = AgCall(ctypes.addressof(table), size_values.ctypes.data, work, None)
         code = self.entry(ctypes.byref(call))
