@@ -370,9 +370,9 @@ def test_numpys_scalars_are_not_views() -> None:
 
 def test_writes_that_do_not_fit_name_the_line() -> None:
     x = ag.ones(2)
-    with pytest.raises(ag.AotgradValueError, match=r"test_eager.py:\d+.*doesn't match the broadcast shape"):
+    with pytest.raises(ag.AotgradRuntimeError, match=r"test_eager.py:\d+.*doesn't match the broadcast shape"):
         x.add_(ag.ones(3, 2))
-    with pytest.raises(ag.AotgradTypeError, match="can't be cast"):
+    with pytest.raises(ag.AotgradRuntimeError, match="can't be cast"):
         ag.tensor([1, 2]).mul_(1.5)
     with pytest.raises(ag.AotgradRuntimeError, match="clone"):
         ag.ones(1).expand(3).add_(1.0)

@@ -84,7 +84,8 @@ POINTWISE: dict[str, Callable[[Any, Any], Any]] = {
     "sum of batch": lambda m, x: x.sum(0, keepdim=True), "sum of channels": lambda m, x: x.sum(1, keepdim=True), "mean": lambda m, x: x.mean((2, 3), keepdim=True),
     "times mean": lambda m, x: x.mean((2, 3), keepdim=True) * x, "cat": lambda m, x: m.cat([x, x], 1), "cat of both": lambda m, x: m.cat([x, m.ones(tuple(x.shape))], 1),
     "slice": lambda m, x: x[:1] * 2, "in place": lambda m, x: x.clone().mul_(2), "detach": lambda m, x: x.detach(), "pad": lambda m, x: m.nn.functional.pad(x, (1, 1)),
-    "flip": lambda m, x: x.flip(2), "permute": lambda m, x: x.permute(0, 2, 3, 1), "matmul": lambda m, x: x @ x.transpose(-1, -2), "repeat": lambda m, x: x.repeat(1, 2, 1, 1),
+    "flip": lambda m, x: x.flip(2), "permute": lambda m, x: x.permute(0, 2, 3, 1), "matmul": lambda m, x: x @ x.transpose(-1, -2),
+    "repeat": lambda m, x: x.repeat(1, 2, 1, 1),
     "normalised": lambda m, x: (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), keepdim=True) + 1), "pow": lambda m, x: x**2, "cumsum": lambda m, x: x.cumsum(1),
 }
 

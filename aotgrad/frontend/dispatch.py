@@ -12,7 +12,7 @@ import numpy as np
 import aotgrad.ir.ops  # noqa: F401  (fills the registry)
 from aotgrad.ir import Func, TensorType, Value
 from aotgrad.ir.transforms.rewrite import substitute_func
-from aotgrad_runtime.arrays import DTYPES, defaults, native
+from aotgrad_runtime.arrays import DTYPES, defaults, encode_bfloat16, native
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
@@ -251,6 +251,8 @@ def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], f
 
 def _number(x: Any, dtype: Any) -> Any:
     """A number or array as an array; integers that do not fit wrap, as in torch."""
+    if dtype == np.uint16:  # bfloat16's storage
+        return encode_bfloat16(np.asarray(x, np.float32))
     try:
         return np.asarray(x, dtype=dtype)
     except OverflowError:

@@ -15,7 +15,7 @@ from aotgrad.ir.dims import Dim
 from aotgrad_runtime import dtypes, forks
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as runtime
-from aotgrad_runtime.arrays import defaults
+from aotgrad_runtime.arrays import defaults, encode_bfloat16
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import Tensor
@@ -100,7 +100,11 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
 def _full(name: str, shape: tuple[Any, ...], value: Any, dtype: DType, requires_grad: bool, memory_format: Any) -> Any:
     if current() is not None:
         return _emit(name, dtype, requires_grad, lambda b: b.full(shape=shape, value=dtype.np.type(value).item(), dtype=dtype))
-    return _finish(np.full(_fixed(shape, name), value, dtype.np), requires_grad, memory_format)
+    return _finish(_filled(_fixed(shape, name), value, dtype), requires_grad, memory_format)
+
+
+def _filled(shape: Sequence[Any], value: Any, dtype: DType) -> Any:
+    return np.full(shape, encode_bfloat16(np.asarray(value, np.float32)) if dtype is dtypes.bfloat16 else value, dtype.np)
 
 
 def _kind(dtype: Any) -> DType:

@@ -13,7 +13,7 @@ import numpy as np
 
 from aotgrad.ir import dims
 from aotgrad_runtime import modes
-from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import cell_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
@@ -196,12 +196,15 @@ def _write_back(x: Any) -> None:
 
 def update(x: Any, new: Any, name: str) -> Any:
     """``x.name_(...)``: the result of the function, written into ``x``. Shape must stay, and the dtype must be able to hold the result."""
+    kind: type[AotgradError]
     if tuple(new.shape) != tuple(x.shape):
-        raise AotgradValueError(f"{user_loc()}: {name}: output with shape {list(x.shape)} doesn't match the broadcast shape {list(new.shape)}")
+        kind = AotgradValueError if isinstance(x, ArrayTensor) else AotgradRuntimeError
+        raise kind(f"{user_loc()}: {name}: output with shape {list(x.shape)} doesn't match the broadcast shape {list(new.shape)}")
     have, want = new._dtype, x._dtype
     if have is not want:
         order = "biufc"
         if order.index(have.kind) > order.index(want.kind) and (have.kind in "fc" or want.kind == "b"):
-            raise AotgradTypeError(f"{user_loc()}: {name}: result type {have.name} can't be cast to the desired output type {want.name}")
+            kind = AotgradTypeError if isinstance(x, ArrayTensor) else AotgradRuntimeError
+            raise kind(f"{user_loc()}: {name}: result type {have.name} can't be cast to the desired output type {want.name}")
         new = dispatch.run(dispatch.TORCH["astype"], {"input": new, "dtype": want})
     return store(x, new, name)

@@ -220,6 +220,17 @@ def _clone(self: Any, *, memory_format: Any = mf.preserve_format) -> Any:
     return contiguous(out, memory_format) if isinstance(self, Traced) else _in_format(self, out, mf.check(memory_format))
 
 
+def _type(self: Any, dtype: Any = None) -> Any:
+    """The tensor in another dtype; without one, the name of its kind in torch's old spelling."""
+    return _cast(self, dtype) if dtype is not None else f"aotgrad.{_OLD_NAMES[self._dtype.name]}Tensor"
+
+
+_OLD_NAMES = {
+    "float64": "Double", "float32": "Float", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long", "int32": "Int", "int16": "Short", "int8": "Char",
+    "uint8": "Byte", "bool": "Bool", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
+}
+
+
 def _select(self: Any, dim: int, index: int) -> Any:
     """The slice at ``index`` along ``dim``, without that dim."""
     rank = len(self.shape)
@@ -253,14 +264,17 @@ def _extra_methods() -> dict[str, Any]:
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
         "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone,
-        "register_hook": hooks.register_hook, "contiguous": contiguous, "to": _to, "type": _cast,
+        "register_hook": hooks.register_hook, "contiguous": contiguous, "to": _to, "type": _type,
         "astype": _cast,
         "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "cpu": lambda self: self, "positive": lambda self: self,
+        "where": lambda self, condition, other: run(TORCH["where"], {"condition": condition, "input": self, "other": other}),
+        "H": property(_matrix_transpose, doc="The conjugate transpose of a matrix."), "real": property(lambda self: self, doc="The real part."),
         "view_as": lambda self, other: run(TORCH["view"], {"input": self, "shape": (tuple(other.shape),)}),
         "reshape_as": lambda self, other: run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)}),
         "expand_as": lambda self, other: run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)}),
         "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": lambda self, mask: indexing.getitem(self, mask),
         "new_zeros": _new(0), "new_ones": _new(1), "new_full": lambda self, size, fill_value, **kw: _new(fill_value)(self, size, **kw), "new_tensor": _new_tensor,
+        "new_empty": _new(0),
     }
     out.update((name, cast(dtype)) for name, dtype in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"),
         ("short", "int16"), ("bool", "bool")))
@@ -359,6 +373,11 @@ def numel(input: Any) -> Any:
     return input.numel()
 
 
+def is_floating_point(input: Any) -> bool:
+    """Whether the dtype of ``input`` is a float."""
+    return bool(input.is_floating_point())
+
+
 def is_tensor(obj: Any) -> bool:
     """Whether ``obj`` is a tensor."""
     return isinstance(obj, Tensor)
@@ -386,7 +405,8 @@ def detach(input: Any) -> Any:
 
 
 ATTRIBUTES: dict[str, Any] = {
-    "numel": numel, "is_tensor": is_tensor, "equal": equal, "allclose": allclose, "detach": detach, "select": _select, "nonzero": _nonzero, "clone": _clone,
+    "numel": numel, "is_tensor": is_tensor, "is_floating_point": is_floating_point, "equal": equal, "allclose": allclose, "detach": detach,
+    "select": _select, "nonzero": _nonzero, "clone": _clone,
     "masked_select": lambda input, mask: indexing.getitem(input, mask),
 }
 """Public functions that are not in the registry."""

@@ -16,6 +16,8 @@ from aotgrad.ir.transforms.custom import expand_func
 from aotgrad.ir.transforms.differentiate import differentiate, transpose_into
 from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block
 from aotgrad_runtime import memory_format as mf
+from aotgrad_runtime.arrays import decode, encode_bfloat16
+from aotgrad_runtime.dtypes import bfloat16, float32
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradValueError
 
 from . import native
@@ -209,6 +211,8 @@ def _implementation(op: Op) -> Callable[..., Any]:
     if op.regions:
         one = len(op.results) == 1
         return lambda *xs: interp.run_op(op, xs, {})[0] if one else interp.run_op(op, xs, {})
+    if any(v.type.dtype is bfloat16 for v in (*op.operands, *op.results)):
+        return _laid_out(op, _in_float32(op))
     if not definition.exact:
         kernel = native.kernel(op)
         if kernel is not None:
@@ -229,6 +233,22 @@ def _implementation(op: Op) -> Callable[..., Any]:
         return out if type(out) is np.ndarray and out.dtype is dtype else np.asarray(out, dtype)
 
     return _laid_out(op, run)
+
+
+def _in_float32(op: Op) -> Callable[..., Any]:
+    """An op on bfloat16, whose arrays are 16-bit patterns: computed in float32, rounded at the end."""
+    ref, encode = opdef.get(op.name).ref, [r.type.dtype is bfloat16 for r in op.results]
+    attrs = {k: float32 if v is bfloat16 else v for k, v in op.attrs.items()}
+    kinds = [o.type.dtype is bfloat16 for o in op.operands]
+    assert ref is not None
+
+    def run(*xs: Any) -> Any:
+        found = ref(*[decode(x) if on else x for x, on in zip(xs, kinds)], **attrs)
+        outs = found if len(encode) > 1 else (found,)
+        made = [encode_bfloat16(np.asarray(o, np.float32)) if on else np.asarray(o, r.type.dtype.np) for o, on, r in zip(outs, encode, op.results)]
+        return made if len(made) > 1 else made[0]
+
+    return run
 
 
 def _laid_out(op: Op, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,6 +38,10 @@ class DType:
         return self.kind == "c"
 
     @property
+    def is_signed(self) -> bool:
+        return self.kind not in "bu"
+
+    @property
     def is_differentiable(self) -> bool:
         return self.kind in "fc"
 

@@ -19,8 +19,8 @@ from .errors import AotgradError, AotgradIndexError, AotgradRuntimeError, Aotgra
 from .tape import Extra, Node, RemovableHandle, Value
 
 __all__ = [
-    "ArrayTensor", "Size", "Tensor", "as_tensor", "from_dlpack", "from_numpy", "get_default_dtype", "make_output", "make_view", "set_default_dtype", "tensor",
-    "wrap",
+    "ArrayTensor", "CPU", "Device", "Size", "Tensor", "as_tensor", "from_dlpack", "from_numpy", "get_default_dtype", "make_output", "make_view", "set_default_dtype",
+    "tensor", "wrap",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -57,6 +57,29 @@ class Size(tuple[int, ...]):
 
     def __repr__(self) -> str:
         return f"aotgrad.Size({list(self)})"
+
+
+class Device:
+    """Where a tensor lives: always the processor. Equal to the string ``"cpu"``."""
+
+    __slots__ = ()
+    type: Final = "cpu"
+    index: Final = None
+
+    def __eq__(self, other: object) -> bool:
+        return str(other) == "cpu"
+
+    def __hash__(self) -> int:
+        return hash("cpu")
+
+    def __str__(self) -> str:
+        return "cpu"
+
+    def __repr__(self) -> str:
+        return "device(type='cpu')"
+
+
+CPU: Final = Device()
 
 
 class _DLPackError(AotgradError, BufferError):
@@ -118,6 +141,17 @@ class Tensor(Value):
         """The number of dimensions."""
         return self.ndim
 
+    ndimension = dim
+
+    @property
+    def device(self) -> Device:
+        """The processor: aotgrad has no other device."""
+        return CPU
+
+    @property
+    def is_cuda(self) -> bool:
+        return False
+
     def numel(self) -> Any:
         """The number of elements."""
         return Size(self.shape).numel()
@@ -160,6 +194,16 @@ class Tensor(Value):
         """Bytes per element."""
         return self._dtype.itemsize
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return self.element_size()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return int(self._data.nbytes)
+
     def data_ptr(self) -> int:
         """Address of the first element; 0 if there is none."""
         return _address(self._data) if self._data.size else 0
@@ -169,6 +213,9 @@ class Tensor(Value):
 
     def is_complex(self) -> bool:
         return self._dtype.is_complex
+
+    def is_signed(self) -> bool:
+        return self._dtype.is_signed
 
     # Tape ---------------------------------------------------------------------------------------------------------------------------------------------
 
