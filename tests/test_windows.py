@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from lowering_harness import Program
 
+from aotgrad.codegen.lower import lower
 from aotgrad.codegen.target import Target
 from aotgrad.ir import dims, interp, ops, tensor_type
 from aotgrad.ir.builder import build
@@ -88,6 +89,13 @@ def test_pieces_that_cover_little_stay_writes() -> None:
     p = Program(func)
     assert [w for _, _, w in loops(p)] == ["512", "32"]
     agree(func, p, np.zeros(64), np.arange(4.0))
+
+
+def test_the_report_of_a_profile_names_the_writes() -> None:
+    func = standard(build("f", [tensor_type(["n"])], lambda b, x: b.exp(Chains(3).chain(b, x))))
+    regions = lower(func, "f", Target.native(), hooks=True).module.regions
+    names = {name for r in regions or () for name in r["ops"]}
+    assert names & {"insert", "insert_add"} and not names & {"overlay", "window"}
 
 
 def test_a_dear_piece_is_computed_once() -> None:

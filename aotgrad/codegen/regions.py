@@ -7,6 +7,7 @@ from typing import Any
 
 from ..ir.core import Func, Op, walk
 from .fusion import Item, Nest, weight
+from .windows import OVERLAY
 
 __all__ = ["places_of", "region_of"]
 
@@ -23,6 +24,11 @@ def _ops(item: Item) -> list[Op]:
     return [op for op in found if op.name != "stop_gradient" or op.loc is not None]
 
 
+def _name(op: Op) -> str:
+    """The user's operation: an overlay stands for writes."""
+    return op.name if op.name != OVERLAY else "insert_add" if any(op.attrs["add"]) else "insert"
+
+
 def region_of(item: Item) -> dict[str, Any]:
     """``ops``: names, in order; ``lines``: (file, line, share, adjoint) per source line, shares by the estimated cost of the operations and adding up to 1."""
     ops = _ops(item)
@@ -32,7 +38,7 @@ def region_of(item: Item) -> dict[str, Any]:
             key = (op.loc.file, op.loc.line, op.loc.adjoint)
             shares[key] = shares.get(key, 0.0) + (_PRODUCT if op.name == "dot" else weight(op))
     total = sum(shares.values())
-    return {"ops": [op.name for op in ops], "lines": [[file, line, share / total, adjoint] for (file, line, adjoint), share in shares.items()]}
+    return {"ops": [_name(op) for op in ops], "lines": [[file, line, share / total, adjoint] for (file, line, adjoint), share in shares.items()]}
 
 
 def places_of(func: Func) -> str:
