@@ -29,9 +29,11 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from . import anomaly, compiler, detour, kernels, profiling, sources, split, structured
 from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .static import static_key
 from .structured import MISS
 from .subtrace import as_value, unwrap_error
 from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, tracing
+from .watch import Watch, find_inputs, survey, watch
 
 __all__ = ["Options", "compile"]
 
@@ -60,20 +62,6 @@ class Options:
 
 # ---- signatures ---------------------------------------------------------------------------------------------------------------------
 
-class _Static:
-    """A leaf whose value is part of the signature."""
-
-    __slots__ = ("key", "value")
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        try:
-            hash(value)
-            self.key: Any = (type(value), value)
-        except TypeError:
-            raise AotgradTypeError(f"an argument of type {type(value).__name__} is neither an array, a number, nor hashable; pass arrays, or a hashable value") from None
-
-
 def _spec(x: Any, static: bool) -> Any:
     """What the signature keeps of a leaf: arrays by type, everything else by value."""
     if static and isinstance(x, (Tensor, np.ndarray)):
@@ -88,8 +76,7 @@ def _spec(x: Any, static: bool) -> Any:
         return ("scalar", x.dtype)
     if type(x) in (float, int) and not static:
         return (type(x),)
-    found = _Static(x)
-    return ("static", *found.key)
+    return ("static", static_key(x))
 
 
 @dataclass
@@ -119,6 +106,7 @@ class Variant:
     entered: bool = False  # an entry was tried for it, see ``State._add_entry``
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    watch: Watch = field(default_factory=Watch)  # what the trace saw of names
 
 
 _TRACED = object()
@@ -413,7 +401,7 @@ class State:
         statics = {i: leaves[i] for i in sorted({*range(len(leaves))} - {leaf.index for leaf in variant.leaves})}
         if specs is None or any(isinstance(x, np.ndarray) for x in statics.values()):
             return
-        key = (tree, tuple((i, type(x), x) for i, x in statics.items()), variant.out_tree, tuple(id(c) for c in variant.out_constants))
+        key = (tree, tuple((i, static_key(x)) for i, x in statics.items()), variant.out_tree, tuple(id(c) for c in variant.out_constants))
         found = self.entries.get(key)
         if found is None:
             found = structured.entry(self.name, tree, statics, variant.out_tree, variant.out_constants, _TRACED)
@@ -465,7 +453,7 @@ class State:
             if where is None or not all(isinstance(d, int) for d in t.shape):
                 return None
             specs.append(ArgSpec("array", t.dtype, tuple(d for d in t.shape if isinstance(d, int)), t.layout.order if t.layout else None, where))
-        return specs
+        return None if variant.watch.specs is None else specs + variant.watch.specs
 
 
 def _array(x: Any) -> Any:
@@ -551,15 +539,25 @@ def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[_Leaf],
     from_trace = Func(_identifier(trace.name), dce_block(trace.block))
     func = substitute_func(from_trace, trace.replaced())
     func = standard(Stabilise()(func))
-    hidden = [(obj, sources.locate(obj, f, holders)) for obj, _ in trace.captured.values()]
+    found = survey(f, holders)
+    objects = [obj for obj, _ in trace.captured.values()]
+    hidden = list(zip(objects, find_inputs(objects, found, f, holders)))
     guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]
     unequal = [(trace.canonical(a), trace.canonical(b)) for a, b in trace.unequal]
-    return Variant(func, leaves, hidden, guards, unequal, out_tree, constants, tensors)
+    seen = watch(found, {id(obj) for obj in objects})
+    return Variant(func, leaves, hidden, guards, unequal, out_tree, constants, tensors, watch=seen)
 
 
 def _fits(variant: Variant, leaves: Sequence[Any]) -> bool:
     """Whether sizes and hidden inputs match."""
-    arrays = [_array(leaves[leaf.index]) for leaf in variant.leaves] + [_array(sources.read(obj, source)) for obj, source in variant.hidden]
+    if not variant.watch.holds():
+        return False
+    arrays = [_array(leaves[leaf.index]) for leaf in variant.leaves]
+    for obj, source in variant.hidden:
+        now = sources.read(obj, source)
+        if isinstance(now, Tensor) != isinstance(obj, Tensor) or not isinstance(now, (Tensor, np.ndarray)):
+            return False
+        arrays.append(_array(now))
     env: dict[str, int] = {}
     pending = []
     for x, t in zip(arrays, variant.func.arg_types):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aotgrad_runtime.errors import AotgradValueError
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+
+from .static import static_key
 
 __all__ = ["TreeDef", "tree_flatten", "tree_map", "tree_unflatten"]
 
@@ -18,6 +21,7 @@ class TreeDef:
     kind: Any = None
     meta: tuple[Any, ...] = ()
     children: tuple[TreeDef, ...] = ()
+    exact: tuple[Any, ...] = ()  # of dicts: types and bits of keys that are not text (1, 1.0 and True are equal, but other keys)
 
     @property
     def leaves(self) -> int:
@@ -27,37 +31,53 @@ class TreeDef:
 
 LEAF = TreeDef()
 _NONE = TreeDef("none")
+_DEEPEST = 100
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], TreeDef]:
     """Leaves from left to right (dicts in sorted key order where keys sort, else insertion order), and the structure.
 
+    Raises ``AotgradValueError`` for containers that hold themselves or are nested very deep, ``AotgradTypeError`` for dicts that cannot be built again.
+
     >>> tree_flatten({"b": 1, "a": (2, None)})[0]
     [2, 1]
     """
     leaves: list[Any] = []
-    return leaves, _flatten(tree, leaves)
+    return leaves, _flatten(tree, leaves, 0)
 
 
-def _flatten(tree: Any, leaves: list[Any]) -> TreeDef:
+def _flatten(tree: Any, leaves: list[Any], depth: int) -> TreeDef:
     if tree is None:
         return _NONE
     kind = type(tree)
+    if depth > _DEEPEST:
+        raise AotgradValueError(f"a container is nested more than {_DEEPEST} deep, or holds itself ({kind.__name__}); pass flatter containers")
     if kind is tuple or kind is list:
-        return TreeDef(kind, (), tuple(_flatten(x, leaves) for x in tree))
+        return TreeDef(kind, (), tuple([_flatten(x, leaves, depth + 1) for x in tree]))
     if isinstance(tree, dict):
-        try:
-            keys = sorted(tree)
-        except TypeError:
-            keys = list(tree)
-        return TreeDef(kind, tuple(keys), tuple(_flatten(tree[k], leaves) for k in keys))
+        return _flatten_dict(tree, kind, leaves, depth)
     if isinstance(tree, tuple) and hasattr(kind, "_fields"):
-        return TreeDef(kind, ("named",), tuple(_flatten(x, leaves) for x in tree))
+        return TreeDef(kind, ("named",), tuple([_flatten(x, leaves, depth + 1) for x in tree]))
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = tuple(f.name for f in dataclasses.fields(tree))
-        return TreeDef(kind, ("dataclass", *names), tuple(_flatten(getattr(tree, n), leaves) for n in names))
+        return TreeDef(kind, ("dataclass", *names), tuple([_flatten(getattr(tree, n), leaves, depth + 1) for n in names]))
     leaves.append(tree)
     return LEAF
+
+
+def _flatten_dict(tree: Any, kind: type, leaves: list[Any], depth: int) -> TreeDef:
+    exact: tuple[Any, ...] = ()
+    if kind is defaultdict:
+        exact = (tree.default_factory,)
+    elif kind.__init__ is not dict.__init__ and kind is not OrderedDict and kind is not Counter:  # type: ignore[misc]
+        raise AotgradTypeError(f"{kind.__name__} is a dict with an __init__ of its own, which cannot be built again from its items; pass dict(...)")
+    try:
+        keys = list(tree) if kind is OrderedDict else sorted(tree)
+    except TypeError:
+        keys = list(tree)
+    if any(type(k) is not str for k in keys):
+        exact += tuple(static_key(k) for k in keys)
+    return TreeDef(kind, tuple(keys), tuple([_flatten(tree[k], leaves, depth + 1) for k in keys]), exact)
 
 
 def tree_unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
@@ -76,10 +96,22 @@ def _unflatten(t: TreeDef, leaves: Any) -> Any:
     if t.kind in (tuple, list):
         return t.kind(children)
     if t.meta == ("named",) and issubclass(t.kind, tuple):
-        return t.kind(*children)
+        return t.kind._make(children)
     if t.meta[:1] == ("dataclass",) and isinstance(t.kind, type) and dataclasses.is_dataclass(t.kind):
-        return t.kind(**dict(zip(t.meta[1:], children)))
-    return t.kind(zip(t.meta, children)) if t.kind is not dict else dict(zip(t.meta, children))
+        return _dataclass(t.kind, dict(zip(t.meta[1:], children)))
+    if t.kind is defaultdict:
+        return defaultdict(t.exact[0], zip(t.meta, children))
+    return t.kind(zip(t.meta, children)) if t.kind is not Counter else Counter(dict(zip(t.meta, children)))
+
+
+def _dataclass(kind: Any, values: dict[str, Any]) -> Any:
+    """An object with these fields; where some are not taken by ``__init__``, all are set as they are."""
+    if all(f.init for f in dataclasses.fields(kind)):
+        return kind(**values)
+    out = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(out, name, value)
+    return out
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -11,7 +12,34 @@ import numpy as np
 from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.tensor import Tensor
 
-__all__ = ["fast", "locate", "read"]
+__all__ = ["Path", "fast", "locate", "plain", "read"]
+
+
+@dataclass(frozen=True)
+class Path:
+    """A place: attributes (".", name) and items ("[", key) from a closure cell, a global or an object."""
+
+    root: Cell | Global | Fixed
+    steps: tuple[tuple[str, Any], ...] = ()
+
+    def attribute(self, name: str) -> Path:
+        """The place one attribute further."""
+        return Path(self.root, (*self.steps, (".", name)))
+
+    def item(self, key: Any) -> Path:
+        """The place one item further."""
+        return Path(self.root, (*self.steps, ("[", key)))
+
+    def __str__(self) -> str:
+        root = self.root.key if isinstance(self.root, Global) else "a closure variable" if isinstance(self.root, Cell) else type(self.root.obj).__name__
+        return root + "".join(f".{k}" if how == "." else f"[{k!r}]" for how, k in self.steps)
+
+
+def plain(path: Path) -> Any:
+    """The place as the trampoline knows them; None where it goes through items."""
+    if not path.steps:
+        return path.root
+    return Attr(path.root, tuple(str(k) for _, k in path.steps)) if all(how == "." for how, _ in path.steps) else None
 
 
 def locate(obj: Any, f: Callable[..., Any], holders: Sequence[Any] = ()) -> Any:
@@ -89,6 +117,11 @@ def _attribute(obj: Any, root: Any) -> tuple[str, ...] | None:
 
 def read(obj: Any, source: Any) -> Any:
     """What the source holds now."""
+    if isinstance(source, Path):
+        at = read(None, source.root)
+        for how, key in source.steps:
+            at = getattr(at, key) if how == "." else at[key]
+        return at
     if isinstance(source, Cell):
         return source.cell.cell_contents
     if isinstance(source, Global):
@@ -103,5 +136,7 @@ def read(obj: Any, source: Any) -> Any:
 
 def fast(source: Any) -> Any:
     """The source for the trampoline, None where it must go through Python (tensors)."""
+    if isinstance(source, Path):
+        return None
     now = read(source.obj if isinstance(source, Fixed) else None, source)
     return source if type(now) is np.ndarray else None

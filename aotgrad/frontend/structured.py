@@ -17,6 +17,7 @@ from aotgrad_runtime import call
 
 from . import kernels
 from .pytree import TreeDef
+from .static import static_key
 
 __all__ = ["MISS", "Entry", "entry"]
 
@@ -46,12 +47,12 @@ def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDe
     if not taken or built is None or not writer.take_apart(args, "args") or not writer.take_apart(kwargs, "kwargs"):
         return None
     for i, value in statics.items():
-        leaf, kept, kind = writer.leaves[i], writer.constant(value), writer.constant(type(value))
-        writer.lines += [f"if {leaf} is not {kept} and (type({leaf}) is not {kind} or {leaf} != {kept}):", _MISSES]
+        leaf, kept, kind, key = writer.leaves[i], writer.constant(value), writer.constant(type(value)), writer.constant(static_key(value))
+        writer.lines += [f"if {leaf} is not {kept} and (type({leaf}) is not {kind} or static_key({leaf}) != {key}):", _MISSES]
     given = ", ".join(x for i, x in enumerate(writer.leaves) if i not in statics)
     writer.lines += [f"result = function({given})", "if result is MISS:", _MISSES, f"{', '.join(taken)} = result", f"return {built}"]
     inner: call.Function = call.make_callable(name, lambda *leaves: _packed_again(inner, leaves))
-    writer.names.update(MISS=MISS, function=inner)
+    writer.names.update(MISS=MISS, function=inner, static_key=static_key)
     exec("def run(args, kwargs):\n" + "".join(f"    {line}\n" for line in writer.lines), writer.names)
     return Entry(inner, writer.names["run"])
 
@@ -89,7 +90,7 @@ class _Writer:
         size = "" if _is_dataclass(tree) else f" or len({name}) != {len(parts)}"
         self.lines += [f"if type({name}) is not {self.constant(tree.kind)}{size}:", _MISSES]
         if tree.kind is dict:
-            if not _sortable(tree.meta):  # then their order would decide which leaf is which
+            if not _sortable(tree.meta) or tree.exact:  # then their order, or their types (1 and True), would decide which leaf is which
                 return False
             self.lines += [f"{part} = {name}.get({self.constant(key)}, MISS)" for part, key in zip(parts, tree.meta)]
         elif _is_dataclass(tree):
@@ -116,7 +117,7 @@ class _Writer:
             return f"({inner},)" if parts else "()"
         if _is_named(tree):
             return f"{self.constant(tree.kind)}({inner})"
-        if tree.kind is not dict and not _is_dataclass(tree):
+        if tree.kind is not dict and not (_is_dataclass(tree) and all(f.init for f in dataclasses.fields(tree.kind))):
             return None
         keys = tree.meta if tree.kind is dict else tree.meta[1:]
         items = ", ".join(f"{self.constant(k)}: {p}" for k, p in zip(keys, parts))

@@ -1,0 +1,236 @@
+"""What a trace took for granted about the names it could read: the values of globals, closure cells, attributes and items reached by names in the code.
+
+A trace sees a number behind a name as a constant and an array as a hidden input. Both are right only while the name holds the same value (for constants) or an array
+(for inputs), and while two names of one array go on naming one array. ``survey`` lists the places, ``Watch`` remembers what they held.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime.call import ArgSpec, Cell, Fixed, Global
+from aotgrad_runtime.tensor import Tensor
+
+from .sources import Path, locate, plain, read
+from .static import static_key
+from .trace import Traced
+
+__all__ = ["Watch", "find_inputs", "survey", "watch"]
+
+_MISSING = object()
+_DEPTH, _BREADTH, _ITEMS, _SPECS = 5, 2000, 256, 64
+_FOREIGN = frozenset(("numpy", "aotgrad", "aotgrad_runtime", "builtins", "scipy", *sys.stdlib_module_names)) - {"__main__", "types", "functools", "collections"}
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
+
+
+def _foreign(name: Any) -> bool:
+    return isinstance(name, str) and name.partition(".")[0] in _FOREIGN
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+class _Survey:
+    """One walk: from a function and objects to everything its code can name."""
+
+    def __init__(self, f: Callable[..., Any], holders: Sequence[Any], names: set[str]) -> None:
+        self.names, self.known = names, frozenset(names)
+        self.found: list[tuple[Path, Any]] = []
+        self.seen: set[int] = set()
+        self.functions: set[int] = set()
+        self.work: deque[tuple[Path, Any]] = deque((Path(Fixed(h)), h) for h in holders)
+        self.function(f)
+        while self.work and len(self.found) < _BREADTH:
+            path, value = self.work.popleft()
+            self.found.append((path, value))
+            if id(value) not in self.seen and len(path.steps) < _DEPTH and not isinstance(value, (*_PLAIN, np.ndarray, Tensor)):
+                self.seen.add(id(value))
+                self.below(path, value)
+
+    def function(self, fn: Any) -> None:
+        """The names that the code of a function reads, and what it is bound to."""
+        fn = inspect.unwrap(fn)
+        if isinstance(fn, MethodType):
+            self.work.append((Path(Fixed(fn.__self__)), fn.__self__))
+            fn = inspect.unwrap(fn.__func__)
+        code = getattr(fn, "__code__", None)
+        if code is None:
+            if isinstance(fn, functools.partial) or (not isinstance(fn, type) and inspect.isfunction(inspect.getattr_static(type(fn), "__call__", None))):
+                self.work.append((Path(Fixed(fn)), fn))
+            return
+        if id(fn) in self.functions:
+            return
+        self.functions.add(id(fn))
+        foreign = _foreign(getattr(fn, "__module__", None))
+        for cell in fn.__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                continue
+            if not foreign or isinstance(value, FunctionType):
+                self.work.append((Path(Cell(cell)), value))
+        if foreign:
+            return
+        names = set(_names(code))
+        self.names |= names
+        self.work.extend((Path(Global(fn.__globals__, n)), fn.__globals__[n]) for n in sorted(names) if n in fn.__globals__)
+
+    def below(self, path: Path, value: Any) -> None:
+        if isinstance(value, (list, tuple)):
+            self.work.extend((path.item(i), v) for i, v in zip(range(_ITEMS), value))
+        elif isinstance(value, dict):
+            self.work.extend((path.item(k), value[k]) for k, _ in zip(list(value), range(_ITEMS)))
+        elif isinstance(value, functools.partial):
+            self.function(value.func)
+            self.work.extend((path.attribute(n), getattr(value, n)) for n in ("args", "keywords"))
+        elif isinstance(value, (FunctionType, MethodType)) or hasattr(value, "__wrapped__"):
+            self.function(value)
+        elif isinstance(value, ModuleType):
+            if not _foreign(value.__name__):
+                self.work.extend((path.attribute(n), vars(value)[n]) for n in sorted(self.known & vars(value).keys()))
+        elif not _foreign((value if isinstance(value, type) else type(value)).__module__):
+            self.attributes(path, value)
+
+    def attributes(self, path: Path, value: Any) -> None:
+        """Attributes of an object or a class that the code names: from the object, its class, slots, and properties."""
+        kind = value if isinstance(value, type) else type(value)
+        there = {n for k in kind.__mro__ if not _foreign(k.__module__) for n in vars(k)} | getattr(value, "__dict__", {}).keys()
+        for name in sorted(there & (self.known | {"__call__", "forward"})):
+            found = inspect.getattr_static(value, name, _MISSING)
+            if isinstance(found, (staticmethod, classmethod)):
+                found = found.__func__
+            if isinstance(found, property):
+                if found.fget is not None:
+                    self.function(found.fget)
+                if isinstance(value, type):
+                    continue
+            elif isinstance(found, FunctionType):
+                self.function(found)
+                continue
+            elif found is _MISSING or (callable(found) and name.startswith("__")) or (hasattr(found, "__get__") and not isinstance(found, MemberDescriptorType)):
+                continue
+            try:
+                self.work.append((path.attribute(name), getattr(value, name)))
+            except Exception:  # an unset slot, or a property that does not work now
+                continue
+
+
+def survey(f: Callable[..., Any], holders: Sequence[Any] = ()) -> list[tuple[Path, Any]]:
+    """Places the code of ``f`` can read by name, and what they hold: until no new names turn up."""
+    names: set[str] = set()
+    for _ in range(6):
+        before = len(names)
+        walk = _Survey(f, holders, names)
+        if len(names) == before:
+            break
+    return walk.found
+
+
+def find_inputs(objects: Sequence[Any], found: Sequence[tuple[Path, Any]], f: Callable[..., Any], holders: Sequence[Any]) -> list[Any]:
+    """Where each array met while tracing is read again: a place that held it, one the trampoline can read if there is one; else a property that makes an equal one."""
+    places: dict[int, Any] = {}
+    made = [(path, value) for path, value in found if isinstance(value, np.ndarray) and path.steps and _read(path) is not value]
+    for path, value in found:
+        source = plain(path)
+        if id(value) not in places or (source is not None and isinstance(places[id(value)], Path)):
+            places[id(value)] = source or path
+    out = []
+    for obj in objects:
+        where = places.get(id(obj)) or locate(obj, f, holders)
+        if isinstance(where, Fixed) and isinstance(obj, np.ndarray):
+            same = (p for p, v in made if v.dtype == obj.dtype and v.shape == obj.shape and v.tobytes() == obj.tobytes())
+            where = next(same, where)
+        out.append(where)
+    return out
+
+
+def _print(value: Any) -> Any:
+    """What a trace may have used of a value: numbers themselves, types of arrays, the form of containers, identity of functions and classes."""
+    if isinstance(value, (bool, int, float, complex, str, bytes, np.generic, type(None))):
+        return static_key(value)
+    if isinstance(value, np.ndarray):
+        return (type(value), value.dtype, value.shape)
+    if isinstance(value, Tensor):
+        return (type(value), value.shape, value.dtype, getattr(value, "requires_grad", False))
+    if isinstance(value, (list, tuple)):
+        return (type(value), len(value))
+    if isinstance(value, dict):
+        return (type(value), tuple(static_key(k) for k in value))
+    if isinstance(value, (FunctionType, type, enum.Enum, np.dtype)) or callable(value) or not hasattr(value, "__dict__"):
+        return static_key(value) if isinstance(value, np.dtype) else ("is", id(value))
+    return type(value)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return read(None, path)
+    except Exception:  # gone: an unset cell, a deleted name, a property that fails
+        return _MISSING
+
+
+@dataclass
+class Watch:
+    """``places``: what was seen of names; ``shared``: groups of places that held one object."""
+
+    places: list[tuple[Path, Any, Any]] = field(default_factory=list)  # (place, what was seen of it, the object)
+    shared: list[list[Path]] = field(default_factory=list)
+    specs: list[ArgSpec] | None = field(default_factory=list)  # for the trampoline, which compares identities; None where it cannot see a change
+
+    def holds(self) -> bool:
+        """Whether everything still is as the trace saw it."""
+        for path, seen, obj in self.places:
+            now = _read(path)
+            if now is _MISSING or (now is not obj or isinstance(now, (list, dict))) and _print(now) != seen:
+                return False
+        return all(all(_read(p) is first for p in group[1:]) for group in self.shared for first in [_read(group[0])])
+
+    def missing(self) -> str | None:
+        """A watched name that is gone."""
+        return next((str(path) for path, _, _ in self.places if _read(path) is _MISSING), None)
+
+
+def watch(found: Sequence[tuple[Path, Any]], captured: set[int]) -> Watch:
+    """What to look at before each call. ``captured``: ids of the arrays that are inputs."""
+    out = Watch()
+    groups: dict[int, list[tuple[Path, Any]]] = {}
+    specs: list[ArgSpec] = []
+    fast = True
+    for path, value in found:
+        if isinstance(value, (ModuleType, Traced)):
+            continue
+        plain_value = isinstance(value, _PLAIN)
+        if not plain_value:
+            groups.setdefault(id(value), []).append((path, value))
+        if id(value) in captured:
+            continue
+        if not path.steps and isinstance(path.root, Fixed):
+            continue  # an argument or the object a method is bound to: it stays
+        out.places.append((path, _print(value), value))
+        source = plain(path)
+        if source is None or isinstance(value, (list, dict)):
+            fast = False
+        else:
+            specs.append(ArgSpec("is", source=source, value=value))
+    for group in groups.values():
+        if len(group) > 1:
+            out.shared.append([p for p, _ in group])
+            for path, value in group:
+                source = plain(path)
+                if id(value) in captured and source is not None:
+                    specs.append(ArgSpec("is", source=source, value=value))
+    out.specs = specs if fast and len(specs) <= _SPECS else None
+    return out
