@@ -13,6 +13,7 @@ import numpy as np
 
 from . import arrays, dtypes, engine, modes, printing, tape
 from . import memory_format as mf
+from ._methods import TensorMethods
 from .arrays import DTYPES, decode, defaults, get_default_dtype, set_default_dtype
 from .dtypes import DType
 from .errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -93,7 +94,7 @@ def _dim(dim: SupportsIndex, ndim: int) -> int:
     return d % span
 
 
-class Tensor(Value):
+class Tensor(Value, TensorMethods):
     """A NumPy array on the tape. ``Tensor(values)`` copies values as floats of the default dtype; ``aotgrad.tensor`` keeps their type.
 
     Shares memory with NumPy, takes attributes and weak references, hashes by identity.

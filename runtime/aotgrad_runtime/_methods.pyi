@@ -1,0 +1,536 @@
+"""Methods and operators of tensors. Written by tools/generate_stubs.py; do not edit."""
+
+from builtins import bool as _bool
+from builtins import float as _float
+from builtins import int as _int
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from .tensor import Tensor
+
+Operand = Tensor | ArrayLike
+
+class TensorMethods:
+    @property
+    def H(self) -> Tensor:
+        """The conjugate transpose of a matrix."""
+    @property
+    def T(self) -> Tensor:
+        """All dims in reverse order."""
+    def __abs__(self) -> Tensor: ...
+    def __add__(self, other: Operand) -> Tensor: ...
+    def __and__(self, other: Operand) -> Tensor: ...
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any: ...
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any: ...
+    def __contains__(self, value: Operand) -> _bool: ...
+    def __divmod__(self, other: Operand) -> tuple[Tensor, Tensor]: ...
+    def __eq__(self, other: Operand) -> Tensor: ...  # type: ignore[override]
+    def __floordiv__(self, other: Operand) -> Tensor: ...
+    def __ge__(self, other: Operand) -> Tensor: ...
+    def __getitem__(self, index: Any) -> Tensor: ...
+    def __gt__(self, other: Operand) -> Tensor: ...
+    def __iadd__(self, other: Operand) -> Tensor: ...
+    def __ifloordiv__(self, other: Operand) -> Tensor: ...
+    def __imod__(self, other: Operand) -> Tensor: ...
+    def __imul__(self, other: Operand) -> Tensor: ...
+    def __invert__(self) -> Tensor: ...
+    def __ipow__(self, other: Operand) -> Tensor: ...
+    def __isub__(self, other: Operand) -> Tensor: ...
+    def __itruediv__(self, other: Operand) -> Tensor: ...
+    def __le__(self, other: Operand) -> Tensor: ...
+    def __lshift__(self, other: Operand) -> Tensor: ...
+    def __lt__(self, other: Operand) -> Tensor: ...
+    def __matmul__(self, other: Operand) -> Tensor: ...
+    def __mod__(self, other: Operand) -> Tensor: ...
+    def __mul__(self, other: Operand) -> Tensor: ...
+    def __ne__(self, other: Operand) -> Tensor: ...  # type: ignore[override]
+    def __neg__(self) -> Tensor: ...
+    def __or__(self, other: Operand) -> Tensor: ...
+    def __pos__(self) -> Tensor: ...
+    def __pow__(self, other: Operand) -> Tensor: ...
+    def __radd__(self, other: Operand) -> Tensor: ...
+    def __rand__(self, other: Operand) -> Tensor: ...
+    def __rdivmod__(self, other: Operand) -> tuple[Tensor, Tensor]: ...
+    def __rfloordiv__(self, other: Operand) -> Tensor: ...
+    def __rlshift__(self, other: Operand) -> Tensor: ...
+    def __rmatmul__(self, other: Operand) -> Tensor: ...
+    def __rmod__(self, other: Operand) -> Tensor: ...
+    def __rmul__(self, other: Operand) -> Tensor: ...
+    def __ror__(self, other: Operand) -> Tensor: ...
+    def __rpow__(self, other: Operand) -> Tensor: ...
+    def __rrshift__(self, other: Operand) -> Tensor: ...
+    def __rshift__(self, other: Operand) -> Tensor: ...
+    def __rsub__(self, other: Operand) -> Tensor: ...
+    def __rtruediv__(self, other: Operand) -> Tensor: ...
+    def __rxor__(self, other: Operand) -> Tensor: ...
+    def __setitem__(self, index: Any, value: Operand) -> None: ...
+    def __sub__(self, other: Operand) -> Tensor: ...
+    def __truediv__(self, other: Operand) -> Tensor: ...
+    def __xor__(self, other: Operand) -> Tensor: ...
+    def abs(self) -> Tensor:
+        """|x|; its derivative at 0 is 0."""
+    def abs_(self) -> Tensor:
+        """|x|; its derivative at 0 is 0. In place."""
+    def absolute(self) -> Tensor:
+        """|x|; its derivative at 0 is 0."""
+    def absolute_(self) -> Tensor:
+        """|x|; its derivative at 0 is 0. In place."""
+    def acos(self) -> Tensor:
+        """Arccosine."""
+    def acos_(self) -> Tensor:
+        """Arccosine. In place."""
+    def add(self, other: Operand, *, alpha: _float = ...) -> Tensor:
+        """x + y."""
+    def add_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
+        """x + y. In place."""
+    def all(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """Logical and over ``dims``."""
+    def amax(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """maximum over ``dims``; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
+    def amin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """minimum over ``dims``; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
+    def any(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """Logical or over ``dims``."""
+    def arccos(self) -> Tensor:
+        """Arccosine."""
+    def arccos_(self) -> Tensor:
+        """Arccosine. In place."""
+    def arcsin(self) -> Tensor:
+        """Arcsine."""
+    def arcsin_(self) -> Tensor:
+        """Arcsine. In place."""
+    def arctan(self) -> Tensor:
+        """Arctangent."""
+    def arctan2(self, other: Operand) -> Tensor:
+        """Angle of the point (x, y)."""
+    def arctan_(self) -> Tensor:
+        """Arctangent. In place."""
+    def argmax(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """Index of the first extremum along ``dim``; the first NaN wins."""
+    def argmin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """Index of the first extremum along ``dim``; the first NaN wins."""
+    def asin(self) -> Tensor:
+        """Arcsine."""
+    def asin_(self) -> Tensor:
+        """Arcsine. In place."""
+    def astype(self, dtype: Any) -> Tensor: ...
+    @property
+    def at(self) -> Any:
+        """``x.at[i].set(v)`` and its kin: updated copies."""
+    def atan(self) -> Tensor:
+        """Arctangent."""
+    def atan2(self, other: Operand) -> Tensor:
+        """Angle of the point (x, y)."""
+    def atan_(self) -> Tensor:
+        """Arctangent. In place."""
+    def bitwise_and(self, other: Operand) -> Tensor:
+        """Bitwise and of integers or bools."""
+    def bitwise_left_shift(self, other: Operand) -> Tensor:
+        """Bits of x moved left by y places."""
+    def bitwise_or(self, other: Operand) -> Tensor:
+        """Bitwise or of integers or bools."""
+    def bitwise_right_shift(self, other: Operand) -> Tensor:
+        """Bits of x moved right by y places."""
+    def bitwise_xor(self, other: Operand) -> Tensor:
+        """Bitwise xor of integers or bools."""
+    def bmm(self, other: Operand) -> Tensor:
+        """Batched matrix product."""
+    def bool(self) -> Tensor: ...
+    def broadcast_to(self, *sizes: Any) -> Tensor:
+        """x broadcast to ``shape`` (torch's expand)."""
+    def ceil(self) -> Tensor:
+        """Smallest integer not below x."""
+    def ceil_(self) -> Tensor:
+        """Smallest integer not below x. In place."""
+    def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
+        """About equal pieces along ``dim``."""
+    def clamp(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
+        """x limited to [min, max]; either may be absent."""
+    def clamp_(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
+        """x limited to [min, max]; either may be absent. In place."""
+    def clip(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
+        """x limited to [min, max]; either may be absent."""
+    def clip_(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
+        """x limited to [min, max]; either may be absent. In place."""
+    def clone(self, *, memory_format: Any = ...) -> Tensor:
+        """A copy, recorded."""
+    def contiguous(self, memory_format: Any = ...) -> Tensor:
+        """The tensor with its elements dense in ``memory_format``: itself if they are, else a copy."""
+    def copy_(self, src: Operand, non_blocking: _bool = ...) -> Tensor:
+        """Takes the values of ``src``, broadcast and converted. In place."""
+    def cos(self) -> Tensor:
+        """Cosine, for arguments of any size."""
+    def cos_(self) -> Tensor:
+        """Cosine, for arguments of any size. In place."""
+    def cosh(self) -> Tensor:
+        """Hyperbolic cosine."""
+    def cosh_(self) -> Tensor:
+        """Hyperbolic cosine. In place."""
+    def count_nonzero(self, dim: Any = ...) -> Tensor:
+        """How many elements are not 0."""
+    def cpu(self) -> Tensor: ...
+    def cumprod(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
+        """Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end."""
+    def cumprod_(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
+        """Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place."""
+    def cumsum(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
+        """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end."""
+    def cumsum_(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
+        """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place."""
+    def diag(self, diagonal: _int = ...) -> Tensor:
+        """The diagonal of a matrix, or the matrix of a diagonal."""
+    def diag_embed(self, offset: _int = ...) -> Tensor:
+        """A matrix with x on its diagonal."""
+    def diagonal(self, offset: _int = ..., dim1: _int = ..., dim2: _int = ...) -> Tensor:
+        """The diagonal of two dims, as the last dim."""
+    def div(self, other: Operand) -> Tensor:
+        """x / y (true division of floats)."""
+    def div_(self, other: Operand) -> Tensor:
+        """x / y (true division of floats). In place."""
+    def divide(self, other: Operand) -> Tensor:
+        """x / y (true division of floats)."""
+    def divide_(self, other: Operand) -> Tensor:
+        """x / y (true division of floats). In place."""
+    def dot(self, other: Operand) -> Tensor:
+        """Inner product of two vectors (as a NumPy function: NumPy's dot)."""
+    def double(self) -> Tensor: ...
+    def eq(self, other: Operand) -> Tensor:
+        """x == y, elementwise."""
+    def erf(self) -> Tensor:
+        """Error function."""
+    def erf_(self) -> Tensor:
+        """Error function. In place."""
+    def erfc(self) -> Tensor:
+        """Complementary error function."""
+    def erfc_(self) -> Tensor:
+        """Complementary error function. In place."""
+    def exp(self) -> Tensor:
+        """e ** x."""
+    def exp2(self) -> Tensor:
+        """2 ** x."""
+    def exp2_(self) -> Tensor:
+        """2 ** x. In place."""
+    def exp_(self) -> Tensor:
+        """e ** x. In place."""
+    def expand(self, *sizes: Any) -> Tensor:
+        """x broadcast to ``shape`` (torch's expand)."""
+    def expand_as(self, other: Operand) -> Tensor: ...
+    def expit(self) -> Tensor:
+        """1 / (1 + e ** -x)."""
+    def expit_(self) -> Tensor:
+        """1 / (1 + e ** -x). In place."""
+    def expm1(self) -> Tensor:
+        """e ** x - 1, right for small x."""
+    def expm1_(self) -> Tensor:
+        """e ** x - 1, right for small x. In place."""
+    def fill_(self, value: Operand) -> Tensor:
+        """Every element becomes ``value`` (a number or 0-d tensor). In place."""
+    def flatten(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor:
+        """Dims start_dim to end_dim as one."""
+    def flip(self, dims: Any) -> Tensor:
+        """Elements in reverse order along ``dims``."""
+    def float(self) -> Tensor: ...
+    def floor(self) -> Tensor:
+        """Largest integer not above x."""
+    def floor_(self) -> Tensor:
+        """Largest integer not above x. In place."""
+    def floor_divide(self, other: Operand) -> Tensor:
+        """The largest integer not above x / y."""
+    def floor_divide_(self, other: Operand) -> Tensor:
+        """The largest integer not above x / y. In place."""
+    def fmod(self, other: Operand) -> Tensor:
+        """x - trunc(x / y) * y: the sign is x's, as in C."""
+    def fmod_(self, other: Operand) -> Tensor:
+        """x - trunc(x / y) * y: the sign is x's, as in C. In place."""
+    def gather(self, dim: Any, index: Operand) -> Tensor:
+        """Elements of x at ``index`` along ``dim``, the other places as in ``index``."""
+    def ge(self, other: Operand) -> Tensor:
+        """x >= y, elementwise."""
+    def ger(self, vec2: Operand) -> Tensor:
+        """All products of elements of two vectors."""
+    def greater(self, other: Operand) -> Tensor:
+        """x > y, elementwise."""
+    def greater_equal(self, other: Operand) -> Tensor:
+        """x >= y, elementwise."""
+    def gt(self, other: Operand) -> Tensor:
+        """x > y, elementwise."""
+    def half(self) -> Tensor: ...
+    def index_add(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
+        """x with slices of source added along ``dim``, at the places of ``index``."""
+    def index_add_(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
+        """x with slices of source added along ``dim``, at the places of ``index``. In place."""
+    def index_select(self, dim: Any, index: Operand) -> Tensor:
+        """Slices of x along ``dim``, at the places of ``index``."""
+    def inner(self, other: Operand) -> Tensor:
+        """Inner product of two vectors (torch's dot)."""
+    def int(self) -> Tensor: ...
+    def isfinite(self) -> Tensor:
+        """Whether x is neither NaN nor an infinity."""
+    def isinf(self) -> Tensor:
+        """Whether x is an infinity."""
+    def isnan(self) -> Tensor:
+        """Whether x is NaN."""
+    def le(self, other: Operand) -> Tensor:
+        """x <= y, elementwise."""
+    def less(self, other: Operand) -> Tensor:
+        """x < y, elementwise."""
+    def less_equal(self, other: Operand) -> Tensor:
+        """x <= y, elementwise."""
+    def log(self) -> Tensor:
+        """Natural logarithm."""
+    def log10(self) -> Tensor:
+        """Logarithm to base 10."""
+    def log10_(self) -> Tensor:
+        """Logarithm to base 10. In place."""
+    def log1p(self) -> Tensor:
+        """log(1 + x), right for small x."""
+    def log1p_(self) -> Tensor:
+        """log(1 + x), right for small x. In place."""
+    def log2(self) -> Tensor:
+        """Logarithm to base 2."""
+    def log2_(self) -> Tensor:
+        """Logarithm to base 2. In place."""
+    def log_(self) -> Tensor:
+        """Natural logarithm. In place."""
+    def log_softmax(self, dim: Any = ..., dtype: Any = ...) -> Tensor:
+        """x - logsumexp(x) along ``dim``."""
+    def logical_and(self, other: Operand) -> Tensor:
+        """Elementwise and of bools."""
+    def logical_and_(self, other: Operand) -> Tensor:
+        """Elementwise and of bools. In place."""
+    def logical_not(self) -> Tensor:
+        """Elementwise not of bools."""
+    def logical_not_(self) -> Tensor:
+        """Elementwise not of bools. In place."""
+    def logical_or(self, other: Operand) -> Tensor:
+        """Elementwise or of bools."""
+    def logical_or_(self, other: Operand) -> Tensor:
+        """Elementwise or of bools. In place."""
+    def logical_xor(self, other: Operand) -> Tensor:
+        """Elementwise xor of bools."""
+    def logical_xor_(self, other: Operand) -> Tensor:
+        """Elementwise xor of bools. In place."""
+    def logsumexp(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """log of the sum of exponentials; all -inf gives -inf with gradient 0."""
+    def long(self) -> Tensor: ...
+    def lt(self, other: Operand) -> Tensor:
+        """x < y, elementwise."""
+    @property
+    def mT(self) -> Tensor:
+        """The last two dims exchanged."""
+    def masked_fill(self, mask: Operand, value: Operand) -> Tensor:
+        """x with ``value`` where the mask holds."""
+    def masked_fill_(self, mask: Operand, value: Operand) -> Tensor:
+        """x with ``value`` where the mask holds. In place."""
+    def masked_select(self, mask: Any) -> Tensor: ...
+    def matmul(self, other: Operand) -> Tensor:
+        """Matrix product with NumPy's rank rules."""
+    def max(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
+        """The maximum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned."""
+    def maximum(self, other: Operand) -> Tensor:
+        """The larger of x and y; NaN wins; ties share the derivative evenly."""
+    def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
+        """Arithmetic mean over ``dims``."""
+    def min(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
+        """The minimum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned."""
+    def minimum(self, other: Operand) -> Tensor:
+        """The smaller of x and y; NaN wins; ties share the derivative evenly."""
+    def mm(self, other: Operand) -> Tensor:
+        """Matrix times matrix."""
+    def moveaxis(self, source: Any, destination: Any) -> Tensor:
+        """Dims moved to other places."""
+    def movedim(self, source: Any, destination: Any) -> Tensor:
+        """Dims moved to other places."""
+    def mul(self, other: Operand) -> Tensor:
+        """x * y."""
+    def mul_(self, other: Operand) -> Tensor:
+        """x * y. In place."""
+    def multiply(self, other: Operand) -> Tensor:
+        """x * y."""
+    def multiply_(self, other: Operand) -> Tensor:
+        """x * y. In place."""
+    def mv(self, other: Operand) -> Tensor:
+        """Matrix times vector."""
+    def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
+        """``length`` elements from ``start`` along ``dim``."""
+    def ne(self, other: Operand) -> Tensor:
+        """x != y, elementwise."""
+    def neg(self) -> Tensor:
+        """-x."""
+    def neg_(self) -> Tensor:
+        """-x. In place."""
+    def negative(self) -> Tensor:
+        """-x."""
+    def negative_(self) -> Tensor:
+        """-x. In place."""
+    def new_empty(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def new_full(self, size: Any, fill_value: Any, **kw: Any) -> Tensor: ...
+    def new_ones(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def new_tensor(self, data: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def new_zeros(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def nonzero(self, as_tuple: _bool = ...) -> Any:
+        """Places of the elements that are not 0: one row each, or one tensor per dim."""
+    def norm(self, p: str = ..., dim: Any = ..., keepdim: _bool = ..., dtype: Any = ...) -> Tensor:
+        """(sum |x|**p) ** (1/p) over ``dims``; derivative 0 at its kink."""
+    def not_equal(self, other: Operand) -> Tensor:
+        """x != y, elementwise."""
+    def outer(self, vec2: Operand) -> Tensor:
+        """All products of elements of two vectors."""
+    def permute(self, *dims: Any) -> Tensor:
+        """x with its dims in another order (torch's permute)."""
+    def positive(self) -> Tensor: ...
+    def pow(self, exponent: Operand) -> Tensor:
+        """x ** y."""
+    def pow_(self, exponent: Operand) -> Tensor:
+        """x ** y. In place."""
+    def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
+        """Product over ``dims``."""
+    def ravel(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor:
+        """Dims start_dim to end_dim as one."""
+    @property
+    def real(self) -> Tensor:
+        """The real part."""
+    def reciprocal(self) -> Tensor:
+        """1 / x."""
+    def reciprocal_(self) -> Tensor:
+        """1 / x. In place."""
+    def relu(self) -> Tensor:
+        """x where positive, else 0; derivative 0 at 0; NaN stays."""
+    def relu_(self) -> Tensor:
+        """x where positive, else 0; derivative 0 at 0; NaN stays. In place."""
+    def remainder(self, other: Operand) -> Tensor:
+        """x - floor(x / y) * y: the sign is the divisor's, as in Python."""
+    def remainder_(self, other: Operand) -> Tensor:
+        """x - floor(x / y) * y: the sign is the divisor's, as in Python. In place."""
+    def repeat(self, *dims: Any) -> Tensor:
+        """x repeated ``reps`` times along each dim."""
+    def repeat_interleave(self, repeats: Any, dim: Any = ...) -> Tensor:
+        """Each element repeated along ``dim``."""
+    def reshape(self, *shape: Any) -> Tensor:
+        """x with another shape."""
+    def reshape_as(self, other: Operand) -> Tensor: ...
+    def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
+        """Elements shifted along ``dims``, coming back at the other end."""
+    def round(self) -> Tensor:
+        """x rounded to the nearest integer, halves to even."""
+    def round_(self) -> Tensor:
+        """x rounded to the nearest integer, halves to even. In place."""
+    def rsqrt(self) -> Tensor:
+        """1 / sqrt(x)."""
+    def rsqrt_(self) -> Tensor:
+        """1 / sqrt(x). In place."""
+    def scatter(self, dim: Any, index: Operand, src: Operand) -> Tensor:
+        """x with src written at ``index`` along ``dim``."""
+    def scatter_(self, dim: Any, index: Operand, src: Operand) -> Tensor:
+        """x with src written at ``index`` along ``dim``. In place."""
+    def scatter_add(self, dim: Any, index: Operand, src: Operand) -> Tensor:
+        """x with src added at ``index`` along ``dim``."""
+    def scatter_add_(self, dim: Any, index: Operand, src: Operand) -> Tensor:
+        """x with src added at ``index`` along ``dim``. In place."""
+    def select(self, dim: Any, index: Any) -> Tensor:
+        """The slice at ``index`` along ``dim``, without that dim."""
+    def sgn(self) -> Tensor:
+        """-1, 0 or 1; NaN stays."""
+    def short(self) -> Tensor: ...
+    def sigmoid(self) -> Tensor:
+        """1 / (1 + e ** -x)."""
+    def sigmoid_(self) -> Tensor:
+        """1 / (1 + e ** -x). In place."""
+    def sign(self) -> Tensor:
+        """-1, 0 or 1; NaN stays."""
+    def sign_(self) -> Tensor:
+        """-1, 0 or 1; NaN stays. In place."""
+    def sin(self) -> Tensor:
+        """Sine, for arguments of any size."""
+    def sin_(self) -> Tensor:
+        """Sine, for arguments of any size. In place."""
+    def sinh(self) -> Tensor:
+        """Hyperbolic sine."""
+    def sinh_(self) -> Tensor:
+        """Hyperbolic sine. In place."""
+    def softmax(self, dim: Any = ..., dtype: Any = ...) -> Tensor:
+        """exp(x) / sum(exp(x)) along ``dim``."""
+    def softplus(self) -> Tensor:
+        """log(1 + e ** x), right for all x."""
+    def softplus_(self) -> Tensor:
+        """log(1 + e ** x), right for all x. In place."""
+    def split(self, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
+        """Pieces along ``dim``."""
+    def sqrt(self) -> Tensor:
+        """Square root; its derivative at 0 is inf when nothing masks it."""
+    def sqrt_(self) -> Tensor:
+        """Square root; its derivative at 0 is inf when nothing masks it. In place."""
+    def square(self) -> Tensor:
+        """x * x."""
+    def square_(self) -> Tensor:
+        """x * x. In place."""
+    def squeeze(self, dim: Any = ...) -> Tensor:
+        """Dims of size 1 left out."""
+    def std(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """Square root of the variance; derivative 0 at its kink."""
+    def sub(self, other: Operand, *, alpha: _float = ...) -> Tensor:
+        """x - y."""
+    def sub_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
+        """x - y. In place."""
+    def subtract(self, other: Operand, *, alpha: _float = ...) -> Tensor:
+        """x - y."""
+    def subtract_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
+        """x - y. In place."""
+    def sum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
+        """Sum over ``dims`` (pairwise in blocks)."""
+    def swapaxes(self, dim0: Any, dim1: Any) -> Tensor:
+        """Two dims exchanged (torch's transpose)."""
+    def swapdims(self, dim0: Any, dim1: Any) -> Tensor:
+        """Two dims exchanged (torch's transpose)."""
+    def t(self) -> Tensor:
+        """A matrix with rows and columns exchanged; vectors stay."""
+    def take_along_dim(self, indices: Operand, dim: Any = ...) -> Tensor:
+        """``gather`` with broadcasting."""
+    def tan(self) -> Tensor:
+        """Tangent."""
+    def tan_(self) -> Tensor:
+        """Tangent. In place."""
+    def tanh(self) -> Tensor:
+        """Hyperbolic tangent."""
+    def tanh_(self) -> Tensor:
+        """Hyperbolic tangent. In place."""
+    def tile(self, *dims: Any) -> Tensor:
+        """x repeated ``reps`` times along each dim."""
+    def to(self, *args: Any, dtype: Any = ..., device: Any = ..., non_blocking: _bool = ..., copy: _bool = ..., memory_format: Any = ...) -> Tensor:
+        """``to(dtype)``, ``to(other)``, ``to("cpu")``: converted where that changes something, else the tensor itself."""
+    def trace(self) -> Tensor:
+        """The sum of the diagonal."""
+    def transpose(self, dim0: Any, dim1: Any) -> Tensor:
+        """Two dims exchanged (torch's transpose)."""
+    def tril(self, diagonal: _int = ...) -> Tensor:
+        """The lower triangle; the rest is 0."""
+    def tril_(self, diagonal: _int = ...) -> Tensor:
+        """The lower triangle; the rest is 0. In place."""
+    def triu(self, diagonal: _int = ...) -> Tensor:
+        """The upper triangle; the rest is 0."""
+    def triu_(self, diagonal: _int = ...) -> Tensor:
+        """The upper triangle; the rest is 0. In place."""
+    def true_divide(self, other: Operand) -> Tensor:
+        """x / y (true division of floats)."""
+    def true_divide_(self, other: Operand) -> Tensor:
+        """x / y (true division of floats). In place."""
+    def trunc(self) -> Tensor:
+        """x rounded towards zero."""
+    def trunc_(self) -> Tensor:
+        """x rounded towards zero. In place."""
+    def type(self, dtype: Any = ...) -> Any:
+        """The tensor in another dtype; without one, the name of its kind in torch's old spelling."""
+    def type_as(self, other: Operand) -> Tensor: ...
+    def unbind(self, dim: Any = ...) -> tuple[Tensor, ...]:
+        """Slices along ``dim``, which goes."""
+    def unsqueeze(self, dim: Any) -> Tensor:
+        """A new dim of size 1."""
+    def var(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """Variance over ``dims`` with ``n - correction`` in the denominator."""
+    def view(self, *shape: Any) -> Tensor:
+        """x with another shape."""
+    def view_as(self, other: Operand) -> Tensor: ...
+    def where(self, condition: Operand, other: Operand) -> Tensor: ...
+    def zero_(self) -> Tensor:
+        """Every element becomes 0. In place."""
