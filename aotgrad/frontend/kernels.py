@@ -13,7 +13,7 @@ import numpy as np
 from aotgrad._version import __version__
 from aotgrad.codegen.options import Options
 from aotgrad.codegen.target import Target
-from aotgrad.ir import Func, TensorType
+from aotgrad.ir import Func, TensorType, walk
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.hashing import structural_hash
 from aotgrad_runtime import call, forks
@@ -162,10 +162,18 @@ def refuse(*args: Any, **kwargs: Any) -> Any:
     raise TypeError(f"arguments do not fit this kernel: {shapes}")
 
 
+_CHECKED = frozenset(("take", "scatter", "scatter_add"))
+
+
+def _places(func: Func) -> str:
+    """Lines that the kernel's errors name: programs that differ in them are different programs."""
+    return "\n".join(str(op.loc) for op in walk(func.body) if op.name in _CHECKED)
+
+
 def build(func: Func, name: str, options: Options | None = None, on_error: Any = call.default_on_error) -> Kernel:
     """The kernel of ``func`` (free of composites), from this process, the cache on disk, or the compiler."""
     opts = options or Options()
-    key = structural_hash(func, name, repr(opts), repr(target()), __version__, _source_version())
+    key = structural_hash(func, _places(func), name, repr(opts), repr(target()), __version__, _source_version())
     found = _shared.loaded.get(key)
     if found is not None:
         return found
