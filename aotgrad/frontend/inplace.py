@@ -54,6 +54,8 @@ def memory(x: Any) -> Any:
     if x._extra is not None and x._extra.inference and not modes.state.inference:
         raise AotgradRuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal tensor before doing "
                                   f"inplace update ({user_loc()}).")
+    if not data.flags.writeable and isinstance(x, ArrayTensor) and not _root(x)._data.flags.writeable:
+        return _own_memory(x)
     if not data.flags.writeable and isinstance(x._extra, ViewExtra) and all(s or n < 2 for s, n in zip(data.strides, data.shape)):
         with contextlib.suppress(ValueError):
             data.flags.writeable = True  # NumPy marks what it expanded as read-only, also where every element is one of its own
@@ -61,6 +63,25 @@ def memory(x: Any) -> Any:
         raise AotgradRuntimeError(f"{user_loc()}: this memory cannot be written: it is read-only, or one element stands for several (expand); use clone() first")
     cell_of(x).bump()
     return data
+
+
+def _root(x: Any) -> Any:
+    while (parent := _parent(x)) is not None:
+        x = parent
+    return x
+
+
+def _own_memory(x: Any) -> Any:
+    """The memory to write to where it was the caller's: a copy. What ``x`` shows a part of, and what shows a part of that, moves along."""
+    root = _root(x)
+    root._data = root._data.copy(order="K")
+    cell_of(root).bump()
+    with modes.no_grad():
+        for ref in list(cell_of(root).views or ()):
+            view = ref()
+            if view is not None and (parent := _parent(view)) is not None:
+                view._data = _again(view, parent)._data
+    return x._data
 
 
 def store(x: Any, new: Any, name: str) -> Any:

@@ -13,7 +13,8 @@ from aotgrad.ir import TensorType
 from aotgrad_runtime.arrays import DTYPES, native
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
+from aotgrad_runtime.tape import edge_of
+from aotgrad_runtime.tensor import ArrayTensor, Tensor, make_output, wrap
 
 from . import dispatch, eager
 from .eager import Dual, make_dual
@@ -23,8 +24,8 @@ from .pytree import TreeDef, tree_flatten
 from .subtrace import is_leaf_array
 from .trace import Traced, current
 
-__all__ = ["F", "argnums_of", "as_tensor_like", "check_float", "differentiable", "dtype_of", "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of",
-           "nested", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "with_aux"]
+__all__ = ["F", "apart", "argnums_of", "as_tensor_like", "borrowed", "check_float", "differentiable", "dtype_of", "flavour_of", "fresh", "inside_transform",
+           "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "twin", "with_aux"]
 
 F = Callable[..., Any]
 
@@ -64,11 +65,17 @@ def differentiable(x: Any) -> bool:
 
 def argnums_of(argnums: Any, count: int) -> tuple[int, ...]:
     given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
-    out = []
+    out: list[int] = []
     for i in given:
-        if not isinstance(i, int) or not -count <= i < count:
+        if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)):
+            raise AotgradTypeError(f"argnums={argnums!r}: positions of arguments are integers, not {type(i).__name__}")
+        if not -count <= i < count:
             raise AotgradValueError(f"argnums={argnums!r}: the function was called with {count} positional argument(s)")
-        out.append(i % count)
+        if i % count in out:
+            raise AotgradValueError(f"argnums={argnums!r}: argument {i % count} is named twice; name each argument once")
+        out.append(int(i % count))
+    if not out:
+        raise AotgradValueError(f"argnums={argnums!r} names no argument to differentiate; give a position, or a tuple of positions")
     return tuple(out)
 
 
@@ -93,37 +100,90 @@ def _identity(shape: tuple[int, ...], dtype: DType) -> Program:
     return dispatch.program_of("alias", [TensorType(shape, dtype)], lambda b, x: x)
 
 
-def fresh(x: Any, cls: type[Any]) -> Any:
+def borrowed(x: Any, own: bool = False) -> Any:
+    """The caller's array as one that nobody here writes to and that no result shows: ``release`` copies what cannot be written. ``own``: a copy from the start."""
+    if not isinstance(x, np.ndarray):
+        return native(np.asarray(x))
+    data = native(np.asarray(x))
+    data = data.copy(order="K") if own else data.view()
+    data.flags.writeable = False
+    return data
+
+
+def fresh(x: Any, cls: type[Any], own: bool = False) -> Any:
     """A variable of our own with the value of ``x``; connected to it where ``x`` is on a tape or dual."""
     if isinstance(x, Dual):
-        return make_dual(fresh(x._primal, cls), x._tangent, x._level)
+        return make_dual(fresh(x._primal, cls, own), x._tangent, x._level)
     if isinstance(x, Tensor):
         if x._requires_grad:
             return eager.apply(_identity(tuple(x._data.shape), x._dtype), [x], cls)[0]
-        out = wrap(x._data, cls)
+        out = wrap(borrowed(x._data, own) if isinstance(x, ArrayTensor) else x._data.copy(order="K") if own else x._data, cls)
     else:
-        out = wrap(native(np.asarray(x)), cls)
+        out = wrap(borrowed(x, own), cls)
         if type(x) is float:
             out._weak = True
     out._requires_grad = True
     return out
 
 
-def as_tensor_like(x: Any, cls: type[Any], like: Any) -> Any:
-    """A cotangent or tangent given by the user, checked against the value it belongs to."""
-    out = x if isinstance(x, Tensor) else wrap(np.asarray(x, dtype_of(like).np), cls)
-    wanted = tuple(np.shape(like) if not isinstance(like, Tensor) else like.shape)
-    if tuple(out.shape) != wanted:
-        raise AotgradValueError(f"a tangent or cotangent of shape {tuple(out.shape)} was given for a value of shape {wanted}")
+def twin(v: Any) -> Any:
+    """Another value at the place of ``v`` in the graph, for the function: it may write to it, and ``v`` stays what the gradient is asked of."""
+    if isinstance(v, Dual):
+        out = make_dual(twin(v._primal), v._tangent, v._level)
+    else:
+        node, index = edge_of(v)
+        if node is None:
+            return v
+        out = make_output(v._data, node, index, type(v)._value_type)
+    if v._weak:
+        out._weak = True
     return out
 
 
-def release(x: Any) -> Any:
-    """What a caller outside all transforms gets: NumPy's own arrays and scalars for NumPy callers."""
+def as_tensor_like(x: Any, cls: type[Any], like: Any, what: str = "a tangent or cotangent") -> Any:
+    """A cotangent or tangent given by the user, checked against the value it belongs to."""
+    dtype = dtype_of(like)
+    wanted = tuple(np.shape(like) if not isinstance(like, Tensor) else like.shape)
+    if not is_leaf_array(x):
+        raise AotgradTypeError(f"{what}: {type(x).__name__} was given where an array of shape {wanted} and dtype {dtype.name} belongs")
+    if dtype_of(x).is_complex and not dtype.is_complex:
+        raise AotgradTypeError(f"{what}: a complex array was given for a value of dtype {dtype.name}; give its .real part")
+    out = x if isinstance(x, Tensor) else wrap(np.asarray(borrowed(x), dtype.np), cls)
+    if tuple(out.shape) != wanted:
+        raise AotgradValueError(f"{what} of shape {tuple(out.shape)} was given for a value of shape {wanted}")
+    return out
+
+
+def release(x: Any, own: bool = False) -> Any:
+    """What a caller outside all transforms gets: NumPy's own arrays and scalars for NumPy callers, in memory of their own (``own``: that nobody here keeps)."""
     if state.depth == 0 and isinstance(x, ArrayTensor) and not isinstance(x, Dual):
         data = x._data
-        return data[()] if data.ndim == 0 else data
+        return data[()] if data.ndim == 0 else data if data.flags.writeable and not own else data.copy(order="K")
     return x
+
+
+def _root(data: Any) -> Any:
+    while isinstance(data.base, np.ndarray):
+        data = data.base
+    return data
+
+
+def apart(xs: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
+    """Arrays that share no memory with each other or with ``others``: copies where they do."""
+    known: dict[int, list[Any]] = {}
+    for o in others:
+        if isinstance(o, np.ndarray):
+            known.setdefault(id(_root(o)), []).append(o)
+    out = []
+    for x in xs:
+        if isinstance(x, np.ndarray):
+            before = known.setdefault(id(_root(x)), [])
+            if any(np.may_share_memory(x, b) for b in before):
+                x = x.copy(order="K")
+            else:
+                before.append(x)
+        out.append(x)
+    return out
 
 
 def scalar_output(out: Any, name: str) -> Any:
@@ -158,9 +218,17 @@ def like_name(wrapper: F, f: F, prefix: str) -> F:
 
 def match(trees: Any, tree: TreeDef, what: str) -> list[Any]:
     given, shape = tree_flatten(trees)
-    if shape != tree:
-        raise AotgradValueError(f"{what} do not have the structure of the inputs")
-    return given
+    if shape == tree:
+        return given
+    where = ""
+    if len(shape.children) == len(tree.children):
+        where = f" (argument {next((i for i, (a, b) in enumerate(zip(shape.children, tree.children)) if a != b), 0)})"
+    raise AotgradValueError(f"{what} do not have the structure of the inputs{where}: {len(given)} array(s) given, {tree.leaves} expected")
+
+
+def places(tree: TreeDef) -> list[int]:
+    """Which argument each leaf of a tuple of arguments belongs to."""
+    return [i for i, t in enumerate(tree.children) for _ in range(t.leaves)]
 
 
 def tree_flatten_nones(tree: Any, like: TreeDef) -> list[Any]:

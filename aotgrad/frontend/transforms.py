@@ -11,16 +11,18 @@ from aotgrad.ir import TensorType
 from aotgrad.ir.transforms.differentiate import linearize_func
 from aotgrad_runtime import engine
 from aotgrad_runtime.arrays import DTYPES, native
-from aotgrad_runtime.errors import AotgradValueError
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import enable_grad
 from aotgrad_runtime.tensor import Tensor, wrap
 
-from . import dispatch
+from . import dispatch, eager
 from .eager import Dual, levels, make_dual
 from .leaves import (
     F,
+    apart,
     argnums_of,
     as_tensor_like,
+    borrowed,
     check_float,
     differentiable,
     dtype_of,
@@ -31,10 +33,12 @@ from .leaves import (
     match,
     name_of,
     nested,
+    places,
     release,
     scalar_output,
     state,
     tracing_any,
+    twin,
     with_aux,
 )
 from .program import Program
@@ -85,7 +89,7 @@ def zero_like(x: Any) -> Any:
 class Taped:
     """One run of a function with its differentiated arguments on the tape."""
 
-    def __init__(self, f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...]) -> None:
+    def __init__(self, f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], own: bool = False) -> None:
         self.cls = flavour_of([args, kwargs])
         self.trees: list[tuple[list[Any], TreeDef]] = [tree_flatten(args[i]) for i in nums]
         for i, (leaves, _) in zip(nums, self.trees):
@@ -95,9 +99,10 @@ class Taped:
         filled = list(args)
         with nested(), enable_grad():
             for i, (leaves, tree) in zip(nums, self.trees):
-                mine = [fresh(x, self.cls) if differentiable(x) else x for x in leaves]
+                mine = [fresh(x, self.cls, own) if differentiable(x) else x for x in leaves]
                 self.vars.append([v if differentiable(x) else None for v, x in zip(mine, leaves)])
-                filled[i] = tree_unflatten(tree, mine)
+                given = mine if self.cls is Tensor else [x if v is None else twin(v) for v, x in zip(self.vars[-1], leaves)]
+                filled[i] = tree_unflatten(tree, given)
             self.out = _guarded(f, filled, kwargs)
 
     def pull(self, outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
@@ -106,7 +111,8 @@ class Taped:
         with nested():
             found = iter(gradients(outs, flat, cts, self.create_graph))
             grads = [[None if v is None else or_zero(next(found), v) for v in vs] for vs in self.vars]
-        return [tree_unflatten(tree, [release(g) for g in gs]) for gs, (_, tree) in zip(grads, self.trees)]
+        given = iter(apart([release(g) for gs in grads for g in gs]))
+        return [tree_unflatten(tree, [next(given) for _ in gs]) for gs, (_, tree) in zip(grads, self.trees)]
 
 
 def or_zero(g: Any, v: Any) -> Any:
@@ -136,7 +142,7 @@ def value_and_grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
         grads = run.pull([out], [one])
         result = grads[0] if not isinstance(argnums, (tuple, list)) else tuple(grads)
         value = release(detached(out, run.create_graph))
-        return ((value, _map_release(aux, run.create_graph)) if has_aux else value), result
+        return ((value, _map_release(aux, run.create_graph, [args, kwargs])) if has_aux else value), result
 
     return like_name(both, f, "value_and_grad")
 
@@ -145,9 +151,10 @@ def detached(x: Any, keep: bool) -> Any:
     return x if keep or not isinstance(x, Tensor) or isinstance(x, Dual) else x.detach()
 
 
-def _map_release(tree: Any, keep: bool) -> Any:
+def _map_release(tree: Any, keep: bool, inputs: Any) -> Any:
     leaves, treedef = tree_flatten(tree)
-    return tree_unflatten(treedef, [release(detached(x, keep)) for x in leaves])
+    found = [release(detached(x, keep)) for x in leaves]
+    return tree_unflatten(treedef, found if state.depth else apart(found, tree_flatten(inputs)[0]))
 
 
 def _one_like(out: Any, cls: type[Any]) -> Any:
@@ -182,7 +189,7 @@ def vjp(f: F, *xs: Any) -> tuple[Any, F]:
     """
     if tracing_any(xs):
         return traced_vjp(f, xs)
-    run = Taped(f, xs, {}, tuple(range(len(xs))))
+    run = Taped(f, xs, {}, tuple(range(len(xs))), own=True)
     leaves, tree = tree_flatten(run.out)
 
     def pullback(cts: Any) -> tuple[Any, ...]:
@@ -190,10 +197,10 @@ def vjp(f: F, *xs: Any) -> tuple[Any, F]:
         if shape != tree:
             raise AotgradValueError("pullback: the cotangents do not have the structure of the function's result")
         with nested():
-            checked = [as_tensor_like(c, run.cls, o) if differentiable(o) else None for c, o in zip(given, leaves)]
+            checked = [as_tensor_like(c, run.cls, o, "pullback: a cotangent") if differentiable(o) else None for c, o in zip(given, leaves)]
         return tuple(run.pull(leaves, checked))
 
-    return tree_unflatten(tree, [release(detached(x, run.create_graph)) for x in leaves]), pullback
+    return tree_unflatten(tree, [release(detached(x, run.create_graph), own=True) for x in leaves]), pullback
 
 
 # ---- forward mode, eager ------------------------------------------------------------------------------------------------------------
@@ -205,20 +212,28 @@ def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
     >>> ag.jvp(lambda x: x * x, (3.0,), (1.0,))
     (np.float64(9.0), np.float64(6.0))
     """
+    return _jvp(f, xs, ts, "jvp")
+
+
+def _jvp(f: F, xs: Sequence[Any], ts: Sequence[Any], what: str) -> tuple[Any, Any]:
+    for given, name in ((xs, "inputs"), (ts, "tangents")):
+        if not isinstance(given, (tuple, list)):
+            raise AotgradTypeError(f"{what}: the {name} are a {type(given).__name__}; give a tuple of inputs and one of tangents, as in jvp(f, (x,), (t,))")
     xs, ts = tuple(xs), tuple(ts)
     if len(xs) != len(ts):
-        raise AotgradValueError(f"jvp: {len(xs)} inputs and {len(ts)} tangents; give a tuple of inputs and one of tangents")
+        raise AotgradValueError(f"{what}: {len(xs)} inputs and {len(ts)} tangents; give a tuple of inputs and one of tangents")
     if tracing_any(xs, ts):
         return traced_jvp(f, xs, ts)
     cls = flavour_of([xs, ts])
     leaves, tree = tree_flatten(xs)
-    tangents = match(ts, tree, "jvp: tangents")
-    check_float(leaves, "jvp: the inputs")
+    tangents = match(ts, tree, f"{what}: tangents")
+    check_float(leaves, f"{what}: the inputs")
     levels.level += 1
     level = levels.level
     try:
         with nested():
-            duals = [make_dual(_plain(x, cls), as_tensor_like(t, cls, x), level) if differentiable(x) else x for x, t in zip(leaves, tangents)]
+            duals = [make_dual(_plain(x, cls), as_tensor_like(t, cls, x, f"{what}: the tangent of argument {i}"), level) if differentiable(x) else x
+                     for i, x, t in zip(places(tree), leaves, tangents)]
             out = f(*tree_unflatten(tree, duals))
             outs, out_tree = tree_flatten(out)
             primals = [o._primal if isinstance(o, Dual) and o._level == level else o for o in outs]
@@ -231,7 +246,7 @@ def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
 def _plain(x: Any, cls: type[Any]) -> Any:
     if isinstance(x, Tensor):
         return x
-    out = wrap(native(np.asarray(x)), cls)
+    out = wrap(borrowed(x), cls)
     if type(x) is float:
         out._weak = True
     return out
@@ -255,7 +270,9 @@ def hvp(f: F, xs: Any, vs: Any) -> Any:
     many = isinstance(xs, tuple)
     inputs, vectors = (xs, vs) if many else ((xs,), (vs,))
     nums = tuple(range(len(inputs)))
-    moved = jvp(grad(f, argnums=nums), inputs, vectors)[1]
+    if many and not isinstance(vs, (tuple, list)):
+        raise AotgradTypeError(f"hvp: xs is a tuple of {len(inputs)} argument(s), but vs is a {type(vs).__name__}; give one vector per argument")
+    moved = _jvp(grad(f, argnums=nums), inputs, vectors, "hvp")[1]
     return moved if many else moved[0]
 
 
@@ -273,7 +290,7 @@ def _linearize_eager(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
     check_float(leaves, "linearize: the inputs")
     arrays = [x for x in leaves if is_leaf_array(x)]
     cls = flavour_of(xs)
-    datas = [x._data if isinstance(x, Tensor) else native(np.asarray(x)) for x in arrays]
+    datas = [borrowed(x._data if isinstance(x, Tensor) else native(np.asarray(x)), own=True) for x in arrays]
     types = [TensorType(tuple(d.shape), DTYPES[d.dtype]) for d in datas]
 
     def fn(*flat: Any) -> Any:
@@ -282,16 +299,31 @@ def _linearize_eager(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
 
     sub = Sub(name_of(f), fn, tree_flatten(tuple(arrays))[1], types, traced_class(leaves))
     on = [t.dtype.is_differentiable for t in types]
+    floats = [t.dtype.np for t, o in zip(types, on) if o]
     primal, linear = linearize_func(sub.func(), on)
     found = Program(primal, "Linearize").run(datas)
     count = len(sub.block.outputs)
     residuals, program = found[count:], Program(linear, "Linearize")
+    for r in residuals:
+        if isinstance(r, np.ndarray):
+            r.flags.writeable = False
 
     def push(*ts: Any) -> Any:
         flat = match(tuple(ts), tree, "linearize: tangents")
-        live = [t for t, x in zip(flat, leaves) if differentiable(x)]
-        given = [np.asarray(t._data if isinstance(t, Tensor) else t, d.dtype) for t, d in zip(live, [d for d, o in zip(datas, on) if o])]
-        moved = iter(program.run([*residuals, *given]))
-        return tree_unflatten(sub.out_tree, [release(wrap(next(moved), cls)) if t.dtype.is_differentiable else None for t in primal.out_types[:count]])
+        checked = [as_tensor_like(t, cls, x, f"linearize: the tangent of argument {i}") for i, t, x in zip(places(tree), flat, leaves) if differentiable(x)]
+        if any(isinstance(t, Dual) or t._requires_grad for t in checked):  # recorded, or moved on
+            moved = iter(eager.apply(program, [*residuals, *checked], cls))
+        else:
+            moved = iter([wrap(x, cls) for x in program.run([*residuals, *(np.asarray(t._data, x) for t, x in zip(checked, floats))])])
+        others = [*residuals, *(t._data for t in checked)]
+        return tree_unflatten(sub.out_tree, [_kept_apart(next(moved), cls, others) if t.dtype.is_differentiable else None for t in primal.out_types[:count]])
 
-    return tree_unflatten(sub.out_tree, [release(wrap(x, cls)) for x in found[:count]]), push
+    return tree_unflatten(sub.out_tree, [_kept_apart(wrap(x, cls), cls, [*residuals, *datas]) for x in found[:count]]), push
+
+
+def _kept_apart(x: Any, cls: type[Any], others: Sequence[Any]) -> Any:
+    """A result that shares no memory with what is kept or was given."""
+    if x._requires_grad or isinstance(x, Dual):
+        return x
+    return release(wrap(apart([x._data], others)[0], cls))
+

@@ -1,0 +1,149 @@
+"""What transforms promise beyond derivatives: whose memory results are, what is refused and how it is said, the same eager and compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotgrad as ag
+from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
+
+X2 = np.array([1.0, 2.0])
+
+
+def _x() -> Any:
+    return np.array([1.0, 2.0])
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------------------------
+
+def test_pullback_and_push_stay_when_the_input_changes() -> None:
+    for make in (lambda x: ag.vjp(lambda x: x * x, x)[1], lambda x: ag.linearize(lambda x: x * x, x)[1]):
+        x = _x()
+        run = make(x)
+        x[:] = 50.0
+        found = run(np.ones(2))
+        np.testing.assert_array_equal(found[0] if isinstance(found, tuple) else found, [2.0, 4.0])
+
+
+def test_pullback_stays_when_the_result_changes() -> None:
+    for make in (lambda x: ag.vjp(np.exp, x), lambda x: ag.linearize(np.exp, x)):
+        out, run = make(_x())
+        out[:] = 0.0
+        found = run(np.ones(2))
+        np.testing.assert_allclose(found[0] if isinstance(found, tuple) else found, np.exp(X2))
+
+
+def test_vjp_of_a_tensor_keeps_its_numbers() -> None:
+    x = ag.tensor([1.0, 2.0])
+    pull = ag.vjp(lambda x: x * x, x)[1]
+    x.add_(5.0)
+    np.testing.assert_array_equal(pull(ag.ones(2))[0].numpy(), [2.0, 4.0])
+
+
+@pytest.mark.parametrize("f", [lambda x: x, lambda x: x[:1], lambda x: x[::-1], lambda x: x.reshape(2, 1).T])
+def test_results_are_no_views_of_inputs(f: Any) -> None:
+    x, t = _x(), np.ones(2)
+    out, pull = ag.vjp(f, x)
+    lin, push = ag.linearize(f, x)
+    ct = np.ones(out.shape)
+    aux = ag.value_and_grad(lambda x: (x.sum(), f(x)), has_aux=True)(x)[0][1]
+    found = [out, lin, *ag.jvp(f, (x,), (t,)), pull(ct)[0], push(t), aux]
+    for a in found:
+        assert not any(np.shares_memory(a, b) for b in (x, t, ct))
+        assert a.flags.writeable
+
+
+def test_aux_that_is_another_argument_is_a_copy() -> None:
+    w = np.ones(2)
+    aux = ag.grad(lambda x, w: (x.sum(), w), has_aux=True)(_x(), w)[1]
+    assert not np.shares_memory(aux, w)
+
+
+def test_gradients_are_writable_and_apart() -> None:
+    a, b = ag.vjp(lambda x, y: x + y, _x(), _x())[1](np.ones(2))
+    assert not np.shares_memory(a, b)
+    for g in (a, b, ag.grad(lambda x: x.sum())(_x()), *ag.grad(lambda x, y: (x + y).sum(), (0, 1))(_x(), _x())):
+        g += 1.0
+        np.testing.assert_array_equal(g, [2.0, 2.0])
+
+
+# ---- arguments ------------------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("wrap", [lambda g: g, ag.compile])
+@pytest.mark.parametrize("make", [ag.grad, ag.value_and_grad, ag.jacrev, ag.jacfwd])
+@pytest.mark.parametrize("argnums", [(0, 0), (1, -1), (), True, 0.0, 5])
+def test_argnums_that_mean_nothing(wrap: Any, make: Any, argnums: Any) -> None:
+    with pytest.raises(AotgradError, match="argnums"):
+        wrap(make(lambda x, y: (x * y).sum(), argnums))(_x(), _x())
+
+
+def _runs(t: Any) -> list[tuple[str, Any]]:
+    f = lambda x: x * x
+    return [("jvp: the tangent of argument 0", lambda: ag.jvp(f, (X2,), (t,))), ("linearize: the tangent of argument 0", lambda: ag.linearize(f, X2)[1](t)),
+            ("hvp: the tangent of argument 0", lambda: ag.hvp(lambda x: (x * x).sum(), X2, t)), ("pullback: a cotangent", lambda: ag.vjp(f, X2)[1](t))]
+
+
+@pytest.mark.parametrize("t", [np.ones(3), 1.0, np.ones((1, 2)), X2 * 1j, "x"], ids=["size", "number", "rank", "complex", "text"])
+def test_tangents_that_do_not_fit(t: Any) -> None:
+    for text, run in _runs(t):
+        with pytest.raises((AotgradValueError, AotgradTypeError), match=text):
+            run()
+
+
+def test_structure_of_tangents() -> None:
+    for t in (None, (X2, X2), [1.0, 2.0], {"a": X2}):
+        for _, run in _runs(t):
+            with pytest.raises(AotgradValueError, match="structure"):
+                run()
+    with pytest.raises(AotgradTypeError, match="tuple of inputs"):
+        ag.jvp(lambda x: x, X2, X2)
+    with pytest.raises(AotgradTypeError, match="one vector per argument"):
+        ag.hvp(lambda x: (x * x).sum(), (X2,), X2)
+
+
+def test_push_is_differentiable_in_the_tangent() -> None:
+    push = ag.linearize(lambda x: x * x, X2)[1]
+    np.testing.assert_array_equal(ag.grad(lambda t: push(t).sum())(np.ones(2)), [2.0, 4.0])
+    np.testing.assert_array_equal(ag.jvp(push, (np.ones(2),), (np.ones(2),))[1], [2.0, 4.0])
+
+
+# ---- writes into arguments ------------------------------------------------------------------------------------------------------------
+
+def _add(x: Any) -> Any:
+    x += 1
+    return (x * x).sum()
+
+
+def _set(x: Any) -> Any:
+    x[0] = 3.0
+    return (x * x).sum()
+
+
+def _through_a_view(x: Any) -> Any:
+    y = x[1:]
+    y *= x[0]
+    return (x * x * x).sum()
+
+
+def _several(x: Any) -> Any:
+    y = x * x[0]
+    x -= y
+    x *= x
+    x[1] = x[0] * y[1]
+    return (x * y).sum()
+
+
+@pytest.mark.parametrize("f", [_add, _set, _through_a_view, _several])
+def test_writes_into_an_argument_stay_inside(f: Any) -> None:
+    x = np.array([1.5, 2.0, -0.5])
+    kept, e = x.copy(), 1e-6
+    expected = np.array([(f(x + e * d) - f(x - e * d)) / (2 * e) for d in np.eye(3)])
+    for run in (ag.grad(f), ag.compile(ag.grad(f)), lambda x: ag.vjp(f, x)[1](1.0)[0], lambda x: ag.jacfwd(f)(x), lambda x: ag.jacrev(f)(x)):
+        np.testing.assert_allclose(run(x), expected, rtol=1e-7, atol=1e-7)
+    assert float(ag.value_and_grad(f)(x)[0]) == float(f(x.copy()))
+    np.testing.assert_allclose(ag.hessian(f)(x), ag.compile(ag.hessian(f))(x))
+    np.testing.assert_allclose(ag.grad(lambda x: (ag.grad(f)(x) * kept).sum())(x), ag.hessian(f)(kept) @ kept)
+    np.testing.assert_array_equal(x, kept)
