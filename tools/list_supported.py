@@ -102,7 +102,7 @@ def _methods() -> tuple[list[str], list[str]]:
 
 def _numpy() -> list[str]:
     """NumPy's own names that tensors and traced values are accepted by."""
-    known = {*NUMPY, *numpy_protocol._FUNCTIONS, *numpy_protocol._BITS, "positive", "conjugate"}
+    known = {*NUMPY, *numpy_protocol._FUNCTIONS, *getattr(numpy_protocol, "_BITS", ()), "positive", "conjugate"}
     return sorted(n for n in known if _in_numpy(n))
 
 
@@ -164,8 +164,7 @@ def page() -> str:
         _section("Tensor methods and attributes", _filled(methods), "", "In place:", _filled(in_place), "",
                  "Operators, indexing as in NumPy, and `x.at[i].set/add/...(v)`."),
         _section("NumPy functions", "These accept tensors and traced values, and so are differentiated and compiled as they stand (`allclose`, `array_equal`,",
-                 "`isclose`, `nonzero` and `where` of a mask alone ask for numbers, which a traced value has only when the code runs; `bitwise_`",
-                 "functions take bools).", "",
+                 "`isclose`, `nonzero` and `where` of a mask alone ask for numbers, which a traced value has only when the code runs).", "",
                  _filled(sorted(served)), "",
                  "Also `reduce` of `np.add`, `multiply`, `maximum`, `minimum`, `logical_and`, `logical_or`; `accumulate` of `np.add` and `multiply`; `outer` of the",
                  "functions of two operands."),
@@ -186,7 +185,8 @@ def main(arguments: Sequence[str]) -> int:
     if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
         return 0
     old, new = (set(re.findall(r"`[^`]+`|^\|.*$", t, re.M)) for t in (PAGE.read_text(encoding="utf-8") if PAGE.is_file() else "", text))
-    print("docs/supported.md is out of date; run python tools/list_supported.py.", f"New: {' '.join(sorted(new - old))}", f"Gone: {' '.join(sorted(old - new))}", sep="\n")
+    print("docs/supported.md is out of date; run python tools/list_supported.py.")
+    print(f"New: {' '.join(sorted(new - old))}", f"Gone: {' '.join(sorted(old - new))}", sep="\n")
     return 1
 
 
