@@ -669,3 +669,43 @@ def test_equal_expressions_in_different_modes() -> None:  # case G50
         return a.requires_grad, b.requires_grad, a is b
 
     assert same(lines) == (False, True, False)
+
+
+# ---- random programs ------------------------------------------------------------------------------------------------------------------
+
+def scribble(seed: int, m: Any, x: Any, s: Any) -> Any:
+    """Views of views, and writes through any of them."""
+    choose = np.random.default_rng(seed)
+    seen = [x * x]
+
+    def step(a: Any, op: int) -> Any:
+        d = int(choose.integers(len(a.shape)))
+        n = int(a.shape[d])
+        return [lambda: a.narrow(d, 0, max(1, n - 1)), lambda: a.transpose(0, -1), lambda: a.diagonal() if len(a.shape) > 1 else a[:1], lambda: a.unsqueeze(d),
+                lambda: a.select(d, int(choose.integers(n))), lambda: a[(*[slice(None)] * d, slice(0, None, 2))], lambda: a.unsqueeze(0).expand(1, *a.shape),
+                lambda: a.mul_(s), lambda: a.add_(s * 0.5)][op]()
+
+    for op in [*choose.integers(9, size=7), 7]:
+        a = seen[int(choose.integers(len(seen)))]
+        if len(a.shape):
+            b = step(a, int(op))
+            seen += [b] if b is not a else []
+    return sum([(t * t).sum() * (i + 1) for i, t in enumerate(seen)], s * s)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_writes_through_views(seed: int) -> None:
+    values = np.random.default_rng(seed).normal(size=(3, 3))
+
+    def run(m: Any, wrap: Any = lambda f: f) -> Any:
+        x, s = f64(m, values, True), f64(m, 1.5, True)
+        y = wrap(lambda x, s: scribble(seed, m, x, s))(x, s)
+        return [y.item(), *[g.numpy() for g in m.autograd.grad(y, (x, s))]]
+
+    found = run(ag)
+    for other in [run(m) for m in modules()[1:]] + ([run(ag, ag.compile)] if seed % 4 == 0 else []):
+        for a, b in zip(found, other):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+    dx = np.random.default_rng(seed + 100).normal(size=(3, 3))
+    moved = ag.jvp(lambda x, s: scribble(seed, ag, x, s), (f64(ag, values), f64(ag, 1.5)), (f64(ag, dx), f64(ag, 0.7)))[1]
+    np.testing.assert_allclose(moved.item(), (found[1] * dx).sum() + 0.7 * found[2], rtol=1e-10)

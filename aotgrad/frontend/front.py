@@ -22,7 +22,11 @@ from .trace import NeedStatic, Trace, user_loc
 
 __all__ = ["FrontBuilder", "Operand", "Public", "emit_public", "publics"]
 
-_RENAMES = {"axis": "dim", "axes": "dims", "keepdims": "keepdim", "ddof": "correction", "x": "input", "a": "input", "x1": "input", "x2": "other", "y": "other"}
+_RENAMES = {"axis": "dim", "axis1": "dim1", "axis2": "dim2", "axes": "dims", "keepdims": "keepdim", "ddof": "correction",
+            "x": "input", "a": "input", "x1": "input", "x2": "other", "y": "other"}
+
+
+_NUMPY_NAMES = {"input": "a", "other": "b", "dim": "axis", "dims": "axis", "keepdim": "keepdims", "correction": "ddof"}
 
 
 class FrontBuilder(Builder):
