@@ -107,8 +107,9 @@ def test_operators_refuse_what_they_do_not_know() -> None:
             other - x
     assert (x == None) is False and (x != "a") is True  # noqa: E711
     assert len({x, ag.tensor([1.0])}) == 2  # hashed by identity
-    with pytest.raises(ag.AotgradTypeError, match="bitwise"):
-        ag.tensor([1]) & ag.tensor([3])
+    with pytest.raises(ag.AotgradTypeError, match="bools and integers"):
+        ag.tensor([1.0]) & ag.tensor([3])
+    assert (ag.tensor([6]) & ag.tensor([3])).tolist() == [2] and (6 ^ ag.tensor([3])).tolist() == [5] and (ag.tensor([6]) >> 1).tolist() == [3]
     assert (~ag.tensor([True, False])).tolist() == [False, True] and (~ag.tensor([5])).tolist() == [-6]
     assert 2.0 in ag.tensor([1.0, 2.0]) and 3.0 not in ag.tensor([1.0, 2.0])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -34,3 +36,62 @@ def test_unchecked_gradients_of_reads_out_of_range_are_defined() -> None:
     gradient = C(ag.grad(lambda x, i: ag.sum(x[i])), checks=False)
     np.testing.assert_array_equal(gradient(np.ones(3), np.array([1, 2])), [0.0, 1.0, 1.0])
     assert gradient(np.ones(0), np.array([1])).shape == (0,)
+
+# ---- dtypes and shapes ----------------------------------------------------------------------------------------------------------------
+
+CUBE, INTS, MORE, BOOLS = np.arange(24.0).reshape(2, 3, 4), np.array([-3, 2, 5]), np.array([1, 3, 6]), np.array([True, False, True])
+VECTOR, SQUARE = np.arange(3.0), np.arange(4, dtype=np.int32).reshape(2, 2)
+SAME: dict[str, tuple[Any, ...]] = {
+    "trace of rank 3": (np.trace, CUBE), "trace, axes": (lambda x: np.trace(x, 1, 0, 2), CUBE), "trace of int32": (np.trace, SQUARE),
+    "trace of bools": (np.trace, SQUARE > 1),
+    "square of ints": (np.square, np.array([2**31 + 1, 3])), "square of bools": (np.square, BOOLS),
+    "cumsum, rank 0": (lambda x: np.cumsum(x), np.array(3.0)), "cumprod, rank 0": (lambda x: np.cumprod(x), np.array(3.0)),
+    "repeat, rank 0": (lambda x: np.repeat(x, 3, axis=0), np.array(2.0)), "argmax, rank 0": (lambda x: np.argmax(x, axis=0), np.array(2.0)),
+    "argmin, rank 0": (lambda x: np.argmin(x, axis=-1), np.array(2.0)),
+    **{f"{f.__name__} of ints": (f, INTS) for f in (np.floor, np.ceil, np.trunc, np.round, np.rint)},
+    "floor of bools": (np.floor, BOOLS), "round to decimals": (lambda x: np.round(x, 2), VECTOR / 7), "clip of bools": (lambda x: np.clip(x, False, True), BOOLS),
+    "clip of bools to ints": (lambda x: np.clip(x, 0, 1), BOOLS), "abs of bools": (np.abs, BOOLS), "tril of a vector": (np.tril, VECTOR),
+    "triu of a vector": (lambda x: np.triu(x, 1), VECTOR), "and": (lambda x, y: x & y, INTS, MORE), "or": (lambda x, y: x | y, INTS, MORE),
+    "xor": (np.bitwise_xor, INTS, MORE), "and, number": (lambda x: 3 & x, INTS), "and, bools and ints": (lambda x, y: x & y, INTS, BOOLS),
+    "or of bools": (lambda x: x | x, BOOLS),
+    "not": (np.invert, INTS), "shift left": (lambda x: x << 2, INTS), "shift right": (lambda x, y: x >> y, INTS, MORE),
+    "sum where": (lambda x: np.sum(x, where=x > 1), VECTOR),
+    "max initial": (lambda x: np.max(x, initial=9.0), VECTOR), "min where": (lambda x: np.min(x, initial=0.5, where=x > 1), VECTOR),
+    "prod where": (lambda x: np.prod(x, where=x > 0), VECTOR), "mean where": (lambda x: np.mean(x, axis=0, where=x > 3), CUBE),
+    "sum initial": (lambda x: np.sum(x, initial=3.0), VECTOR),
+    "method where": (lambda x: x.sum(axis=1, where=x > 4), CUBE), "squeeze": (lambda x: np.squeeze(x[:, :1], axis=1), CUBE),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_values_shapes_and_dtypes_are_numpys(name: str) -> None:
+    f, *xs = SAME[name]
+    want, got = np.asarray(f(*xs)), np.asarray(C(f)(*xs))
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_allclose(got, want, rtol=1e-15)
+
+
+ERRORS: dict[str, tuple[Any, ...]] = {
+    "trace of a vector": (np.trace, "rank 2 or more", VECTOR), "reciprocal of ints": (np.reciprocal, "whole number", INTS),
+    "squeeze": (lambda x: np.squeeze(x, axis=0), "size 1", CUBE),
+    "negative pad": (lambda x: np.pad(x, -1), "negative", VECTOR), "pad by text": (lambda x: np.pad(x, "a"), "whole numbers", VECTOR),
+    "round of bools": (np.round, "float16", BOOLS),
+    "max where": (lambda x: np.max(x, where=x > 1), "needs initial=", VECTOR), "NumPy's names": (lambda x: np.exp(x, casting="no"), r"np\.exp.*exp\(a\)", VECTOR),
+    "roll by a half": (lambda x: np.roll(x, 1.5), "whole number", VECTOR), "no chunks": (lambda x: ag.chunk(x, 0), "above 0", VECTOR),
+    "matmul": (lambda x: x @ x, r"matmul: shapes \(2, 3\) and \(2, 3\)", np.ones((2, 3))),
+    "broadcast": (lambda x: x + np.ones(2), r"add: shapes \(3,\) and \(2,\)", VECTOR),
+    "index": (lambda x: x[7], r"indexing: index 7 is out of bounds", VECTOR), "bits of floats": (lambda x: x & 1, "bools and integers", VECTOR),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_name_the_function_and_what_is_wrong(name: str) -> None:
+    f, text, x = ERRORS[name]
+    with pytest.raises(ag.AotgradError, match=text) as caught:
+        C(f)(x)
+    assert "getitem_" not in str(caught.value)
+
+
+def test_eager_shape_errors_name_the_operation() -> None:
+    with pytest.raises(ag.AotgradError, match=r"matmul: shapes \(2, 3\) and \(2, 3\)"):
+        ag.ones(2, 3) @ ag.ones(2, 3)

@@ -160,7 +160,7 @@ def test_questions_about_numbers() -> None:
 @pytest.mark.parametrize(("make", "name"), [
     (lambda x: np.sort(x), "np.sort"), (lambda x: np.median(x), "np.median"), (lambda x: np.linalg.svd(x), "np.linalg.svd"),
     (lambda x: np.logaddexp.reduce(x), "np.logaddexp.reduce"),
-    (lambda x: np.spacing(x), "np.spacing"), (lambda x: np.bitwise_and(np.argmax(x), 1), "np.bitwise_and"), (lambda x: np.add.at(x, 0, 1.0), "at"),
+    (lambda x: np.spacing(x), "np.spacing"), (lambda x: np.add.at(x, 0, 1.0), "at"),
 ])
 def test_what_is_not_there_says_so(make: Callable[[Any], Any], name: str) -> None:
     for call in (lambda: ag.grad(lambda x: np.sum(make(x)))(X), lambda: ag.compile(make).trace(X)):
@@ -170,7 +170,7 @@ def test_what_is_not_there_says_so(make: Callable[[Any], Any], name: str) -> Non
 
 def test_unknown_arguments_are_named() -> None:
     with pytest.raises(ag.AotgradTypeError, match="where"):
-        ag.grad(lambda x: np.sum(x, where=X > 0.5))(X)
+        ag.grad(lambda x: np.sum(np.cumsum(np.exp(x, where=X > 0.5))))(X)
 
 
 def test_traced_values_have_no_numbers() -> None:

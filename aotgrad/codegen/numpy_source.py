@@ -33,11 +33,11 @@ _INLINE = 70
 _BINARY = {
     "add": ("+", ADD), "sub": ("-", ADD), "mul": ("*", MUL), "div": ("/", MUL), "floor_divide": ("//", MUL), "remainder": ("%", MUL), "lt": ("<", COMPARE),
     "le": ("<=", COMPARE), "gt": (">", COMPARE), "ge": (">=", COMPARE), "eq": ("==", COMPARE), "ne": ("!=", COMPARE), "logical_and": ("&", BITS),
-    "logical_or": ("|", BITS), "logical_xor": ("^", BITS),
+    "logical_or": ("|", BITS), "logical_xor": ("^", BITS), "bitwise_and": ("&", BITS), "bitwise_or": ("|", BITS), "bitwise_xor": ("^", BITS),
 }
 _CALLS = {
     "pow": "np.power", "atan2": "np.arctan2", "asin": "np.arcsin", "acos": "np.arccos", "atan": "np.arctan", "lmul": "_lmul", "sigmoid": "_sigmoid",
-    "softplus": "_softplus", "erf": "_erf", "erfc": "_erfc", "clamp": "_clamp",
+    "softplus": "_softplus", "erf": "_erf", "erfc": "_erfc", "clamp": "_clamp", "bitwise_left_shift": "np.left_shift", "bitwise_right_shift": "np.right_shift",
 }
 _CALLS.update({n: f"np.{n}" for n in (
     "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign", "floor", "ceil", "trunc",

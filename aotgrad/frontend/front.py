@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 
 from .promotion import Kind, promote, python_dtype, to_float
-from .trace import NeedStatic, Trace, user_loc
+from .trace import NeedStatic, SizesDiffer, Trace, user_loc
 
 __all__ = ["FrontBuilder", "Operand", "Public", "emit_public", "publics"]
 
@@ -67,7 +68,7 @@ class FrontBuilder(Builder):
             return
         na, nb = self.trace.example(a), self.trace.example(b)
         if na is not None and nb is not None and na != nb:
-            raise AotgradValueError(f"{user_loc()}: {what}: sizes {na} and {nb} differ")
+            raise SizesDiffer(f"{what}: sizes {na} and {nb} differ")
         self.trace.assume(a, b)
 
     def join_product(self, a: DimLike, b: DimLike, what: str) -> None:
@@ -161,6 +162,7 @@ class Public:
 
     quick: Any = None  # its short way in eager (``quick.Quick``), for functions that have one
 
+    numpy = False  # whether its names and defaults are NumPy's
     def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any, node_name: str | None = None) -> None:
         self.op, self.name, self.canon, self.text = op, name, canon, signature
         self.node_name = node_name or op.node_name
@@ -219,7 +221,10 @@ class Public:
         return bound
 
     def _misfit(self, what: str) -> AotgradTypeError:
-        return AotgradTypeError(f"{self.name}() {what}; its signature is {self.name}{self.signature}")
+        shown = str(self.signature)
+        if self.numpy:
+            shown = re.sub(r"\b(?:input|other|dim|dims|keepdim|correction)\b", lambda m: _NUMPY_NAMES[m[0]], shown)
+        return AotgradTypeError(f"{'np.' if self.numpy else ''}{self.name}() {what}; its signature is {self.name}{shown}")
 
     def _rename(self, key: str) -> str:
         layout = self.layout
@@ -262,7 +267,7 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
                 filled[name][i] = v
         return _call_canon(public, b, filled)
     except AotgradError as error:
-        better = _located(error, b.loc, public.name)
+        better = _located(_with_shapes(error, b, operands), b.loc or user_loc(), public.name) if isinstance(error, SizesDiffer) else _located(error, b.loc, public.name)
         if better is error:
             raise
         raise better from None  # the chain is searched for its innermost error: that must be the one with the line
@@ -286,9 +291,21 @@ def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
 
 def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:
     """The error with the user's line in front, once."""
+def _with_shapes(error: SizesDiffer, b: FrontBuilder, operands: Sequence[Operand]) -> AotgradError:
+    """Says which shapes do not fit."""
+    given = [[b.trace.example(d) or d for d in o.value.type.shape] for o in operands if o.value is not None]
+    shapes = [f"({', '.join(map(str, s))}{',' * (len(s) == 1)})" for s in given]
+    if len(shapes) < 2:
+        return AotgradValueError(error.what)
+    return AotgradValueError(f"shapes {', '.join(shapes[:-1])} and {shapes[-1]} do not broadcast or fit: {error.what}")
+
+
     text = str(error)
     if loc is None or text.startswith(str(loc)) or isinstance(error, NeedStatic):
         return error
+    name = name if not name.startswith(("getitem", "setitem")) else "indexing"
+    if text.startswith(f"{name}: "):
+        text = text[len(name) + 2:]
     return type(error)(f"{loc}: {loc.source}\n  {name}: {text}" if loc.source else f"{loc}: {name}: {text}")
 
 
@@ -312,5 +329,6 @@ def publics() -> tuple[dict[str, Public], dict[str, Public]]:
             numpy[n] = Public(op, n, front.np_signature or front.signature, front.np_canon or front.canon)
     return torch, numpy
 
+            numpy[n].numpy = True
 
 SIZES = (int, Dim, np.integer)

@@ -20,7 +20,7 @@ from . import dispatch, hooks, indexing, inplace
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
 from .front import Public
-from .numpy_protocol import array_function, array_ufunc
+from .numpy_protocol import array_function, array_ufunc, reduction
 from .trace import Traced, user_loc
 
 __all__ = ["FUNCTIONS", "contiguous", "table"]
@@ -80,17 +80,20 @@ def _unary(public: Public) -> Method:
     return dispatch.short(public, unary) or unary
 
 
-def _bits(method: Method, symbol: str) -> Method:
-    """``& | ^`` of bools; of integers they would be bitwise, which is not there."""
+def _bits(method: Method, symbol: str, reflected: bool) -> Method:
+    """``& | ^``: logical of bools, bitwise where an integer is among them."""
+    public = TORCH[{"&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor"}[symbol]]
 
     def checked(self: Any, other: Any) -> Any:
         if not _fits(self, other):
             return NotImplemented
+        whole = False
         for x in (self, other):
             kind = x._dtype if isinstance(x, Tensor) else np.asarray(x).dtype
-            if kind not in (bool_, np.bool_):
-                raise AotgradTypeError(f"{user_loc()}: {symbol} takes bools, not {getattr(kind, 'name', kind)}; integers have no bitwise operations here")
-        return method(self, other)
+            if kind.kind not in "biu":
+                raise AotgradTypeError(f"{user_loc()}: {symbol} takes bools and integers, not {kind.name}; round and convert floats first")
+            whole = whole or kind.kind != "b"
+        return run(public, {"input": other, "other": self} if reflected else {"input": self, "other": other}) if whole else method(self, other)
 
     return checked
 
@@ -118,10 +121,10 @@ def _operators() -> dict[str, Any]:
             if len(public.layout.positional) == 1:
                 made = _unary(public)
             else:
-                made = _reflected(public) if method.startswith("__r") and method not in ("__round__",) else _binary(public)
+                made = _reflected(public) if method.startswith("__r") and method not in ("__round__", "__rshift__") else _binary(public)
             if name == "matmul":
                 made = _no_numbers(made)
-            out[method] = _bits(made, {"and": "&", "or": "|", "xor": "^"}[name.rpartition("_")[2]]) if name in _BITWISE else made
+            out[method] = _bits(made, {"and": "&", "or": "|", "xor": "^"}[name.rpartition("_")[2]], method.startswith("__r")) if name in _BITWISE else made
         if name in _AUGMENTED:
             out[_AUGMENTED[name]] = _augmented(public, f"{name}_")
     out["__invert__"] = _invert
@@ -326,6 +329,7 @@ def _no_sort(name: str) -> Method:
 
 def _array_table() -> dict[str, Any]:
     out: dict[str, Any] = {name: dispatch.function(NUMPY[name], name) for name in _ARRAY_METHODS if name in NUMPY}
+    out.update((name, reduction(name)) for name in ("all", "any", "max", "mean", "min", "prod", "sum"))
     out.update(astype=_array_astype, flatten=_array_flatten, fill=_array_fill, copy=lambda self, order="C": call(TORCH["clone"], (self,), {}),
                nonzero=lambda self: tuple(x._data for x in _nonzero(self, True)), sort=_no_sort("sort"), argsort=_no_sort("argsort"), conj=lambda self: self,
                conjugate=lambda self: self)

@@ -43,7 +43,7 @@ def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any)
     if method == "reduce" and name in _REDUCE:
         kwargs = {k: v for k, v in kwargs.items() if not (k == "dtype" and v is None)}
         kwargs.setdefault("axis", 0)
-        return call(NUMPY[_REDUCE[name]], inputs[:1], {**kwargs, **dict(zip(("axis",), inputs[1:]))})
+        return _FUNCTIONS[_REDUCE[name]](*inputs[:1], **{**kwargs, **dict(zip(("axis",), inputs[1:]))})
     if method == "accumulate" and name in _ACCUMULATE:
         return call(NUMPY[_ACCUMULATE[name]], inputs[:1], {"dim": kwargs.get("axis", inputs[1] if len(inputs) > 1 else 0)})
     if method == "outer" and len(inputs) == 2:
@@ -57,11 +57,14 @@ def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any)
 def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if name in _BITS:
         kinds = [x._dtype if isinstance(x, Tensor) else np.asarray(x).dtype for x in inputs]
-        if any(k not in (bool_, np.bool_) for k in kinds):
-            raise _refused(f"np.{name} of integers")
-        name = _BITS[name]
+        if all(k in (bool_, np.bool_) for k in kinds):
+            name = _BITS[name]
+        elif name in ("invert", "bitwise_not"):
+            return ~inputs[0]
     if name in ("positive", "conjugate"):
         return call(TORCH["clone"], tuple(inputs), {})
+    if name == "rint" and len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0]._dtype.kind in "iu":
+        inputs = (run(TORCH["astype"], {"input": inputs[0], "dtype": "float64"}),)  # np.round leaves integers, np.rint does not
     public = NUMPY.get(name)
     if public is None:
         if _just_numbers(inputs):
@@ -171,6 +174,39 @@ def _together(value: Any) -> list[Any]:
     return [out] if len(value) == 1 else list(out)
 
 
+# ---- reductions with where= and initial= -----------------------------------------------------------------------------------------------
+
+_UNITS: dict[str, Any] = {"sum": 0, "prod": 1, "any": False, "all": True}
+_WITH_INITIAL = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "amax": "maximum", "amin": "minimum"}
+
+
+def reduction(name: str) -> Callable[..., Any]:
+    """NumPy's reduction with ``where`` (elements left out count as the unit, or as ``initial``) and ``initial``."""
+
+    def reduce(a: Any, *args: Any, where: Any = True, initial: Any = np._NoValue, **kwargs: Any) -> Any:
+        kwargs = {k: v for k, v in kwargs.items() if v is not np._NoValue}
+        has_start = initial is not np._NoValue and initial is not None
+        if where is True and not has_start:
+            return call(NUMPY[name], (a, *args), kwargs)
+        if has_start and name not in _WITH_INITIAL:
+            raise _refused(f"np.{name} with initial=", "does not exist in NumPy either")
+        if where is np._NoValue or where is True:
+            return call(NUMPY[_WITH_INITIAL[name]], (call(NUMPY[name], (a, *args), kwargs), initial), {})
+        if name not in _UNITS and name != "mean" and not has_start:
+            raise AotgradValueError(f"{user_loc()}: np.{name} with where= needs initial=, as in NumPy: over nothing it has no value")
+        a = a if isinstance(a, Tensor) else np.asarray(a)
+        kept = call(NUMPY["where"], (where, a, _UNITS.get(name, 0 if name == "mean" else initial)), {})
+        if name == "mean":
+            count = call(NUMPY["where"], (where, call(NUMPY["where"], (kept == kept, 1, 1), {}), 0), {})
+            place = {k: v for k, v in kwargs.items() if k != "dtype"}
+            return call(NUMPY["sum"], (kept, *args), kwargs) / call(NUMPY["sum"], (count, *args[:1]), place)
+        out = call(NUMPY[name], (kept, *args), kwargs)
+        return call(NUMPY[_WITH_INITIAL[name]], (out, initial), {}) if has_start else out
+
+    reduce.__name__ = reduce.__qualname__ = name
+    return reduce
+
+
 def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     arrays = _together(tup)
     return call(NUMPY["concatenate"], (arrays, 0 if len(arrays[0].shape) == 1 else 1), {})
@@ -266,7 +302,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fliplr": lambda m: call(TORCH["flip"], (m, (1,)), {}), "flipud": lambda m: call(TORCH["flip"], (m, (0,)), {}),
     "allclose": _concrete(np.allclose), "isclose": _concrete(np.isclose), "array_equal": _concrete(np.array_equal), "may_share_memory": _concrete(np.may_share_memory),
     "shares_memory": _concrete(np.shares_memory), "array_repr": lambda a, *rest, **kw: repr(a), "array_str": lambda a, *rest, **kw: str(a),
-    "nonzero": lambda a: a.nonzero(),
+    "nonzero": lambda a: a.nonzero(), **{name: reduction(name) for name in ("sum", "prod", "max", "min", "amax", "amin", "mean", "any", "all")},
     "result_type": lambda *xs: np.result_type(*map(_dtype_of, xs)), "iscomplexobj": lambda x: x._dtype.kind == "c", "isrealobj": lambda x: x._dtype.kind != "c",
     "real": lambda val: val, "linalg.multi_dot": lambda arrays: _chain(arrays), "deg2rad": lambda x: x * (math.pi / 180),
 }

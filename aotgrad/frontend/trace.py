@@ -51,6 +51,14 @@ def unrecorded(b: Builder, v: Value) -> Value:
     return v if modes.state.grad or not v.type.dtype.is_differentiable else b.stop_gradient(v)
 
 
+class SizesDiffer(AotgradValueError):
+    """Two sizes that do not fit; whoever knows the operation says more about ``what``."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{user_loc()}: {what}")
+        self.what = what
+
+
 class _Stack(threading.local):
     def __init__(self) -> None:
         self.traces: list[Trace] = []
@@ -211,7 +219,7 @@ class Trace:
                 small = a if na == 1 else b
                 self.assume(small, 1)
                 return b if na == 1 else a
-            raise AotgradValueError(f"{user_loc()}: shapes do not broadcast: sizes {na} and {nb} meet")
+            raise SizesDiffer(f"sizes {na} and {nb} meet")
         self.assume(a, b)
         return self.canonical(a)
 

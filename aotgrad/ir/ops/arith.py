@@ -136,6 +136,26 @@ _logical("logical_and", "and", np.logical_and, ("__and__", "__rand__"))
 _logical("logical_or", "or", np.logical_or, ("__or__", "__ror__"))
 _logical("logical_xor", "xor", np.logical_xor, ("__xor__", "__rxor__"))
 register(OpDef(
+
+
+def _int_samples() -> Iterable[Sample]:
+    rng = np.random.default_rng(4)
+    for shape in ((3, 4), (), (0,)):
+        yield Sample((rng.integers(-9, 9, shape), rng.integers(0, 7, shape)), name=f"{shape}")
+
+
+def _bitwise(name: str, doc: str, ref: Any, fn: Any, kinds: str, np_names: tuple[str, ...], operators: tuple[str, ...]) -> None:
+    register(OpDef(
+        f"bitwise_{name}", doc, ("x", "y"), elementwise_rule(kinds), ref, Zero(), Scalar(fn), samples=_int_samples, layouts="elementwise", exact=True,
+        front=Front(f"bitwise_{name}(input, other)", np=np_names, operator=operators)))
+
+
+_fn: Any
+for _name, _fn in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
+    _bitwise(_name, f"Bitwise {_name} of integers or bools.", _fn, lambda k, op, x, y, kind=_name: k.logical(kind, x, y), "biu", (f"bitwise_{_name}",), ())
+for _name, _fn in (("left", np.left_shift), ("right", np.right_shift)):
+    _bitwise(f"{_name}_shift", f"Bits of x moved {_name} by y places.", _fn, lambda k, op, x, y, way=_name: k.shift(way, x, y), "iu",
+             (f"{_name}_shift", f"bitwise_{_name}_shift"), ("__lshift__", "__rlshift__") if _name == "left" else ("__rshift__", "__rrshift__"))
     "logical_not", "Elementwise not of bools.", ("x",), elementwise_rule("b"), np.logical_not, Zero(), Scalar(lambda k, op, x: k.logical("xor", x, k.const(True, x))),
     samples=lambda: (Sample(s.operands[:1], name=s.name) for s in _bool_samples()), layouts="elementwise", exact=True,
     front=Front("logical_not(input)", promote="bool", np=("logical_not",), operator=("__invert__",))))

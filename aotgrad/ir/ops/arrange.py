@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.dtypes import as_dtype, bool_, int64
-from aotgrad_runtime.errors import AotgradValueError
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
@@ -99,8 +99,14 @@ def _squeeze_canon(b: Any, x: Any, dim: Any = None) -> Any:
     return b.squeeze(x, shape=tuple(d for i, d in enumerate(shape) if i not in gone))
 
 
+def _np_squeeze(b: Any, x: Any, dim: Any = None) -> Any:
+    for i in () if dim is None else norm_dims(dim, len(x.type.shape), "axis"):
+        b.equate(x.type.shape[i], 1, f"squeeze: axis {i} is not of size 1")
+    return _squeeze_canon(b, b.refresh(x), dim)
+
+
 _move("squeeze", "Dims of size 1 left out.", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _one(((2, 1, 3), {"shape": (2, 3)})),
-      Front("squeeze(input, dim=None)", _squeeze_canon, "none", ("squeeze",)))
+      Front("squeeze(input, dim=None)", _squeeze_canon, "none", ("squeeze",), np_canon=_np_squeeze))
 
 
 def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
@@ -270,6 +276,8 @@ def _np_split(b: Any, x: Any, indices_or_sections: Any, dim: int = 0) -> Any:
 
 
 def _chunk_canon(b: Any, x: Any, chunks: int, dim: int = 0) -> Any:
+    if not isinstance(chunks, (int, np.integer)) or chunks < 1:
+        raise AotgradValueError(f"chunk: chunks={chunks!r} must be a whole number above 0")
     total = int(x.type.shape[norm_dim(dim, len(x.type.shape))])
     return _split_canon(b, x, max(1, -(-total // int(chunks))), dim)
 
@@ -330,6 +338,9 @@ def _roll_body(b: Any, x: Any, shifts: Any, dims: Any) -> Any:
 
 def _roll_canon(b: Any, x: Any, shifts: Any, dims: Any = None) -> Any:
     given = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
+    for s in given:
+        if not isinstance(s, (int, np.integer, dimlib.Dim)):
+            raise AotgradTypeError(f"roll: the shift {s!r} is not a whole number")
     if dims is None:
         flat = b.roll(b.to_shape(x, (x.type.size,)), shifts=(dimlib_sum(given),), dims=(0,))
         return b.to_shape(flat, x.type.shape)
@@ -387,7 +398,15 @@ def _np_pad(b: Any, x: Any, pad_width: Any, mode: str = "constant", constant_val
     rank = len(x.type.shape)
     if mode != "constant":
         raise AotgradValueError(f"pad: mode {mode!r} is not available; use 'constant'")
-    pairs = np.broadcast_to(np.asarray(pad_width), (rank, 2)).tolist()
+    widths = np.asarray(pad_width)
+    if widths.dtype.kind not in "iu":
+        raise AotgradTypeError(f"pad: pad_width={pad_width!r} must be whole numbers")
+    if widths.size and widths.min() < 0:
+        raise AotgradValueError(f"pad: pad_width={pad_width!r} has a negative number, which NumPy's pad does not take; cut with x[a:b] instead")
+    try:
+        pairs = np.broadcast_to(widths, (rank, 2)).tolist()
+    except ValueError:
+        raise AotgradValueError(f"pad: pad_width={pad_width!r} does not give (before, after) for each of {rank} dims") from None
     return _padded(b, x, [p[0] for p in pairs], [p[1] for p in pairs], constant_values)
 
 
@@ -419,11 +438,16 @@ def _triangle_front(name: str) -> Any:
     return canon
 
 
+def _as_matrix(b: Any, x: Any) -> Any:
+    """NumPy takes a vector for a matrix of equal rows."""
+    return b.expand(x, (x.type.shape[0], x.type.shape[0])) if len(x.type.shape) == 1 else x
+
+
 for _name, _keep in (("tril", "le"), ("triu", "ge")):
     _move(_name, f"The {'lower' if _name == 'tril' else 'upper'} triangle; the rest is 0.", _triangle_body(_keep), {"diagonal": 0},
           _one(((3, 4), {"diagonal": 0}), ((3, 3), {"diagonal": -1})),
           Front(f"{_name}(input, diagonal=0)", _triangle_front(_name), "none", (_name,),
-                f"{_name}(input, k=0)", lambda b, x, k=0, name=_name: _triangle_front(name)(b, x, k)))
+                f"{_name}(input, k=0)", lambda b, x, k=0, name=_name: _triangle_front(name)(b, _as_matrix(b, x), k)))
 
 
 def _diagonal_body(b: Any, x: Any, offset: int) -> Any:
@@ -466,8 +490,24 @@ _move("diag_embed", "A matrix with x on its diagonal.", _diag_embed_body, {"offs
       Front("diag_embed(input, offset=0)", lambda b, x, offset=0: b.diag_embed(x, offset=offset), "none"))
 _move("diag", "The diagonal of a matrix, or the matrix of a diagonal.", _diagonal_body, {"offset": 0}, _one(((3, 4), {"offset": 0})),
       Front("diag(input, diagonal=0)", _diag_canon, "none", ("diag",), "diag(input, k=0)", lambda b, x, k=0: _diag_canon(b, x, k)))
+def _trace(b: Any, x: Any) -> Any:
+    if len(x.type.shape) != 2:
+        raise AotgradValueError(f"trace takes a matrix, not rank {len(x.type.shape)}")
+    return b.emit("trace", [x if x.type.dtype.kind in "fc" else b.to_dtype(x, int64)])[0]
+
+
+def _np_trace(b: Any, x: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+    rank = len(x.type.shape)
+    if rank < 2:
+        raise AotgradValueError(f"trace needs an array of rank 2 or more, not {rank}")
+    if norm_dim(axis1, rank, "axis1") == norm_dim(axis2, rank, "axis2"):
+        raise AotgradValueError(f"trace: axis1 and axis2 are both {axis1}")
+    x = b.to_dtype(x, as_dtype(dtype) if dtype is not None else x.type.dtype if x.type.dtype.kind in "fc" else int64)
+    return b.sum(_diagonal_canon(b, x, int(offset), axis1, axis2), dims=(rank - 2,))
+
+
 _move("trace", "The sum of the diagonal.", lambda b, x: b.sum(b.diagonal(x, offset=0), dims=(len(x.type.shape) - 2,)), {}, _one(((3, 3), {})),
-      Front("trace(input)", lambda b, x: b.emit("trace", [x])[0], "none", ("trace",)))
+      Front("trace(input)", _trace, "none", ("trace",), "trace(input, offset=0, axis1=0, axis2=1, dtype=None)", _np_trace))
 
 
 # ---- limits, linear interpolation and other arithmetic with optional parts ------------------------------------------------------------
@@ -492,6 +532,14 @@ def _joined(b: Any, values: Sequence[Any]) -> list[Any]:
 def _clip_canon(b: Any, x: Any, min: Any = None, max: Any = None) -> Any:
     if min is None and max is None:
         raise AotgradValueError("clamp: give min, max or both")
+    if x.type.dtype is bool_:
+        kinds = [bool_ if isinstance(v, bool) else v.type.dtype if hasattr(v, "type") else int64 for v in (min, max) if v is not None]
+        if all(k is bool_ for k in kinds):
+            for v, fn in ((min, b.maximum), (max, b.minimum)):
+                if v is not None:
+                    x = fn(*_joined(b, [x, v if hasattr(v, "type") else b.scalar(v, bool_)]))
+            return x
+        x = b.to_dtype(x, int64)
     floats = any(isinstance(v, float) or (hasattr(v, "type") and v.type.dtype.kind == "f") for v in (min, max))
     if floats and x.type.dtype.kind != "f":
         x = b.to_dtype(x, as_dtype("float64" if not b.torch else "float32"))

@@ -283,8 +283,8 @@ def _repeat_canon(b: Any, x: Any, repeats: Any, dim: Any = None) -> Any:
         raise AotgradValueError("repeat: the number of repeats must be one integer; for different ones index with an integer array")
     if int(repeats) < 0:
         raise AotgradValueError(f"repeat: repeats={repeats} is negative")
-    if dim is None:
-        x, dim = b.to_shape(x, (x.type.size,)), 0
+    if dim is None or not x.type.shape and not b.torch:
+        x, dim = b.to_shape(x, (x.type.size,)), 0 if dim is None else dim
     return b.repeat_interleave(x, repeats=int(repeats), dim=norm_dim(dim, len(x.type.shape)))
 
 

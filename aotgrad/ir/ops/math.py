@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import bool_
+from aotgrad_runtime.arrays import defaults
+from aotgrad_runtime.dtypes import bool_, int8, int64
+from aotgrad_runtime.errors import AotgradTypeError
 
 from ..opdef import Composite, Front, OpDef, Partials, Sample, Scalar, Zero, register
 from .common import elementwise_rule, float_samples, vectorised
@@ -89,7 +91,29 @@ def _sign_of(b: Any, x: Any, out: Any) -> Any:
 register(OpDef(
     "abs", "|x|; its derivative at 0 is 0.", ("x",), elementwise_rule("fi"), np.abs, Partials((lambda b, ins, out: b.sign(ins[0]),)), Scalar(lambda k, op, x: k.abs(x)),
     samples=float_samples(avoid=(0.0,)), layouts="elementwise", exact=True,
-    front=Front("abs(input)", np=("absolute", "abs", "fabs"), operator=("__abs__",), aliases=("absolute",), inplace=True)))
+    front=Front("abs(input)", lambda b, x: b.clone(x) if x.type.dtype is bool_ and not b.torch else b.abs(x),
+                np=("absolute", "abs", "fabs"), operator=("__abs__",), aliases=("absolute",), inplace=True)))
+
+
+def _whole_front(name: str) -> Any:
+    """Rounding leaves integers as they are; NumPy's bools too."""
+
+    def canon(b: Any, x: Any) -> Any:
+        return b.clone(x) if x.type.dtype.kind in "iu" or (x.type.dtype is bool_ and not b.torch) else b.emit(name, [x])[0]
+
+    return canon
+
+
+def _round_front(b: Any, x: Any, decimals: Any = 0) -> Any:
+    if x.type.dtype is bool_ and not b.torch:
+        raise AotgradTypeError("round: NumPy rounds bools to float16, which compiled code does not have; convert them first")
+    places = int(decimals)
+    if places == 0 or x.type.dtype.kind in "iu" and places > 0:
+        return _whole_front("round")(b, x)
+    if x.type.dtype.kind in "iu":
+        raise AotgradTypeError(f"round: integers to {places} decimals; convert them to a float dtype first")
+    scale = b.full_like(x, 10.0 ** abs(places))
+    return b.div(b.round(b.mul(x, scale)), scale) if places > 0 else b.mul(b.round(b.div(x, scale)), scale)
 
 
 def _flat(name: str, doc: str, ref: Any, lower: Any, kinds: str = "f", **front: Any) -> None:
@@ -98,10 +122,11 @@ def _flat(name: str, doc: str, ref: Any, lower: Any, kinds: str = "f", **front: 
 
 
 _flat("sign", "-1, 0 or 1; NaN stays.", np.sign, lambda k, op, x: k.sign(x), "fi", np=("sign",), aliases=("sgn",))
-_flat("floor", "Largest integer not above x.", np.floor, lambda k, op, x: k.math("floor", x), np=("floor",))
-_flat("ceil", "Smallest integer not below x.", np.ceil, lambda k, op, x: k.math("ceil", x), np=("ceil",))
-_flat("trunc", "x rounded towards zero.", np.trunc, lambda k, op, x: k.math("trunc", x), np=("trunc", "fix"))
-_flat("round", "x rounded to the nearest integer, halves to even.", np.round, lambda k, op, x: k.math("roundeven", x), np=("rint", "round", "around"))
+_flat("floor", "Largest integer not above x.", np.floor, lambda k, op, x: k.math("floor", x), canon=_whole_front("floor"), np=("floor",))
+_flat("ceil", "Smallest integer not below x.", np.ceil, lambda k, op, x: k.math("ceil", x), canon=_whole_front("ceil"), np=("ceil",))
+_flat("trunc", "x rounded towards zero.", np.trunc, lambda k, op, x: k.math("trunc", x), canon=_whole_front("trunc"), np=("trunc", "fix"))
+_flat("round", "x rounded to the nearest integer, halves to even.", np.round, lambda k, op, x: k.math("roundeven", x), canon=_round_front, np=("rint", "round", "around"),
+      np_signature="round(input, decimals=0)")
 
 
 def _test(name: str, doc: str, ref: Any, lower: Any) -> None:
@@ -169,8 +194,25 @@ def _composite(name: str, doc: str, body: Any, samples: Any = None, **front: Any
                    front=Front(f"{name}(input)", promote="float", inplace=True, **front)))
 
 
-_composite("square", "x * x.", lambda b, x: b.mul(x, x), np=("square",))
-_composite("reciprocal", "1 / x.", lambda b, x: _inverse(b, x), np=("reciprocal",))
+
+
+def _square_front(b: Any, x: Any) -> Any:
+    """Integers stay integers; bools are squared as int8 by NumPy, as int64 by torch."""
+    return b.square(b.to_dtype(x, int64 if b.torch else int8) if x.type.dtype is bool_ else x)
+
+
+def _reciprocal_front(b: Any, x: Any) -> Any:
+    if x.type.dtype.kind != "f":
+        if not b.torch:
+            raise AotgradTypeError(f"reciprocal: NumPy's reciprocal of {x.type.dtype.name} is cut to a whole number; write 1.0 / x for floats, 1 // x for integers")
+        x = b.to_dtype(x, defaults.dtype)
+    return b.reciprocal(x)
+
+
+register(OpDef("square", "x * x.", ("x",), elementwise_rule("fiu"), None, Composite(lambda b, x: b.mul(x, x)), samples=float_samples(avoid=(0.0,)), layouts="elementwise",
+               front=Front("square(input)", _square_front, inplace=True, np=("square",))))
+register(OpDef("reciprocal", "1 / x.", ("x",), elementwise_rule("f"), None, Composite(lambda b, x: _inverse(b, x)), samples=float_samples(avoid=(0.0,)),
+               layouts="elementwise", front=Front("reciprocal(input)", _reciprocal_front, inplace=True, np=("reciprocal",))))
 _composite("rsqrt", "1 / sqrt(x).", lambda b, x: _inverse(b, b.sqrt(x)), _positive)
 _composite("relu", "x where positive, else 0; derivative 0 at 0; NaN stays.", lambda b, x: b.where(b.le(x, b.full_like(x, 0)), b.full_like(x, 0), x), functional=True)
 

@@ -126,6 +126,9 @@ def _extremum_dims(full: str) -> Any:
 
 def _arg_front(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if not x.type.shape and not b.torch:
+            x = b.to_shape(x, (1,))  # NumPy's axis 0 of an array without dims
+            return b.to_shape(canon(b, x, dim), ())
         _nonempty(b, x, norm_dims(dim, len(x.type.shape)), name)
         if dim is None:
             flat = b.to_shape(x, (x.type.size,))
