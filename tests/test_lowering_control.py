@@ -208,3 +208,13 @@ def test_results_in_registers_are_read_when_the_body_has_run() -> None:
     wide = build("f", [tensor_type([n]), tensor_type([2])], lambda b, w, c: scan(b, (), (w, c), (), 3, lambda b, w, c: (b.sin(w), *step(b, w, c))))
     for f in (func, wide):
         check(f, RNG.normal(size=2), RNG.normal(size=2))
+
+
+def test_one_row_scanned_without_a_carry() -> None:
+    """A computed array of one element is a number anywhere else; a scan reads its rows in memory."""
+
+    def body(b: Any, x: Any) -> Any:
+        one = b.slice(b.sin(x), starts=(0,), sizes=(1,), steps=(2,))
+        return scan(b, (), (), (one, one), 1, lambda b, u, v: b.add(u, v))
+
+    check(build("f", [tensor_type([2])], body), RNG.normal(size=2))

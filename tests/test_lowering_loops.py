@@ -1,4 +1,4 @@
-"""Random nested loops over stacks, slices, writes and takes, and their first and second derivatives, compiled (the workspace full of NaN) and compared with the interpreter."""
+"""Random nested loops over stacks, slices, writes and takes, and their first and second derivatives compiled (workspaces full of NaN) against the interpreter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from lowering_harness import Program
 
-from aotgrad.ir import interp, ops, tensor_type
+from aotgrad.ir import dims, interp, ops, tensor_type
 from aotgrad.ir.builder import Builder, build
 from aotgrad.ir.core import Block, Func, Value
 from aotgrad.ir.dims import symbol
@@ -242,7 +242,7 @@ def sweep(func: Func, at: int) -> Func:
     wide = func.arg_types[at]
 
     def body(b: Builder, *args: Value) -> list[Value]:
-        block = Block([t for t in (*given, wide)] + [tensor_type((), int64)])
+        block = Block([*given, wide, tensor_type((), int64)])
         inner = Builder(block)
         basis = inner.cast(inner.eq(inner.iota(shape=wide.shape, dim=0, dtype=int64), inner.expand(block.args[-1], wide.shape)), dtype=float64)
         operands = list(block.args[:len(given)])
@@ -278,7 +278,7 @@ def compare(func: Func, name: str, seed: int) -> int:
     program, rng, compared = Program(made), np.random.default_rng(seed), 0
     for n, k in ((2, 3), (3, 0), (8, 1), (9, 2)):
         sizes = {"n": n, "k": k}
-        shapes = [[d if isinstance(d, int) else sizes[str(d)] for d in t.shape] for t in made.arg_types]
+        shapes = [[dims.substitute(d, sizes) for d in t.shape] for t in made.arg_types]
         arrays = [rng.normal(size=s) * 0.7 for s in shapes]
         with np.errstate(all="ignore"):
             want = interp.run(made, *arrays)

@@ -244,6 +244,8 @@ class Buffers:
         if op in self.plan.views:
             inner = self.access(item, src)
             return through(inner, self.plan.views[op], src.type.shape, v.type.shape)
+        if op.name != "reshape":
+            raise AssertionError(f"{v} is no view and has no place in memory")
         inner = self.access(item, src)
         return Access(inner.store, inner.base, strides_of(v.type))
 

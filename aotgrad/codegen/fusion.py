@@ -639,7 +639,7 @@ class _Analysis:
             first = op.attrs["consts"]
             last = first + op.attrs["carry"]
         for i, o in enumerate(op.operands):
-            if op.name in ("scan", "cond") and size_one(o.type.shape) and i < (last or len(op.operands)):
+            if size_one(o.type.shape) and (op.name == "cond" or op.name == "scan" and i < last):  # what a scan runs over is read in memory
                 self._request(o, item, zero_map(o.type.rank))
             elif first <= i < last:
                 self._overwrite(item, i, op.results[i - first], pos)
