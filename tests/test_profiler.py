@@ -83,7 +83,7 @@ def test_eager_ops_and_nodes() -> None:
         loss.backward()
     events = prof.function_events
     assert names(events, "op") == ["matmul", "tanh", "mul", "sum"]
-    assert names(events, "backward") == ["SumBackward0", "MulBackward0", "TanhBackward0", "MatmulBackward0", "AccumulateGrad"]
+    assert names(events, "backward") == ["SumBackward0", "MulBackward0", "TanhBackward0", "MmBackward0", "AccumulateGrad"]
     by_name = {e.name: e for e in events}
     assert by_name["matmul"].input_shapes == [[16, 8], [8, 4]] and by_name["mul"].input_shapes == [[16, 4], [16, 4]]
     assert by_name["AccumulateGrad"].input_shapes == [[8, 4]]
