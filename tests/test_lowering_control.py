@@ -218,3 +218,16 @@ def test_one_row_scanned_without_a_carry() -> None:
         return scan(b, (), (), (one, one), 1, lambda b, u, v: b.add(u, v))
 
     check(build("f", [tensor_type([2])], body), RNG.normal(size=2))
+
+
+def test_derivative_of_a_loop_around_a_loop_of_constant_results() -> None:
+    """The inner loop is given what is differentiated and makes nothing of it: its linear part has no results."""
+
+    def outer(b: Any, x: Any, c: Any) -> Any:
+        inner = scan(b, (c, x), (x,), (), 1, lambda b, c, x, y: b.sin(x))
+        return b.mul(c, b.cos(c)), inner
+
+    func = build("f", [tensor_type([2]), tensor_type([2])], lambda b, x, c: scan(b, (x,), (c,), (), 3, outer))
+    vjp = vjp_func(func, [False, True])
+    vjp.name = "f"
+    check(vjp, *(RNG.normal(size=s) for s in (2, 2, 2, (3, 2))))

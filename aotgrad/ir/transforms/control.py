@@ -111,9 +111,9 @@ def transpose_scan(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
     env.update({body.args[i]: block.add_arg(body.args[i].type) for i in res_xs})
     ct_ys = {j: block.add_arg(body.outputs[j].type) for j in given_ys}
     inner = Builder(block)
-    depends = _depends(body, [body.args[i] for i in range(count) if linear[i]])
-    copy_ops(inner, [o for o in body.ops if not any(r in depends for r in o.results)], env)
-    ops = _rewire([o for o in body.ops if any(r in depends for r in o.results)], env)
+    fixed, moving = _apart(body, [body.args[i] for i in range(count) if linear[i]])
+    copy_ops(inner, fixed, env)
+    ops = _rewire(moving, env)
     inputs = [*(body.args[i] for i in lin_consts), *body.args[nc:nc + nk], *(body.args[i] for i in lin_xs)]
     outs = [ops[1].get(o, o) for o in body.outputs]
     found = ad.transpose_into(inner, ops[0], inputs, outs, [*ct_carry, *(ct_ys.get(j) for j in range(nk, len(op.results)))], [*running, *([None] * (nk + len(lin_xs)))])
@@ -128,12 +128,18 @@ def transpose_scan(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
     return dict(zip([*range(nc, nc + nk), *lin_consts, *lin_xs], results))
 
 
-def _depends(body: Block, inputs: Sequence[Value]) -> set[Value]:
+def _apart(body: Block, inputs: Sequence[Value]) -> tuple[list[Op], list[Op]]:
+    """Ops of a body that do not depend on ``inputs``, and those that do. An op may depend on them and give nothing: a loop whose results are all constant."""
     depends = set(inputs)
+    fixed: list[Op] = []
+    moving: list[Op] = []
     for op in body.ops:
         if any(o in depends for o in op.operands):
             depends.update(op.results)
-    return depends
+            moving.append(op)
+        else:
+            fixed.append(op)
+    return fixed, moving
 
 
 def _rewire(ops: Sequence[Op], env: dict[Value, Value]) -> tuple[list[Op], dict[Value, Value]]:
@@ -214,9 +220,9 @@ def transpose_cond(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
         ct_out = {j: block.add_arg(body.outputs[j].type) for j in given}
         inner = Builder(block)
         inputs = [body.args[i - 1] for i in linear]
-        depends = _depends(body, inputs)
-        copy_ops(inner, [o for o in body.ops if not any(r in depends for r in o.results)], env)
-        ops, local = _rewire([o for o in body.ops if any(r in depends for r in o.results)], env)
+        apart, moving = _apart(body, inputs)
+        copy_ops(inner, apart, env)
+        ops, local = _rewire(moving, env)
         found = ad.transpose_into(inner, ops, inputs, [local.get(o, o) for o in body.outputs], [ct_out.get(j) for j in range(len(body.outputs))])
         block.outputs = [inner.zeros(x) if c is None else c for c, x in zip(found, inputs)]
         regions.append(block)
