@@ -224,7 +224,7 @@ def test_derivative_of_a_loop_around_a_loop_of_constant_results() -> None:
     """The inner loop is given what is differentiated and makes nothing of it: its linear part has no results."""
 
     def outer(b: Any, x: Any, c: Any) -> Any:
-        inner = scan(b, (c, x), (x,), (), 1, lambda b, c, x, y: b.sin(x))
+        inner = scan(b, (c, x), (x,), (), 1, lambda b, c, x, y: b.sin(x))[0]
         return b.mul(c, b.cos(c)), inner
 
     func = build("f", [tensor_type([2]), tensor_type([2])], lambda b, x, c: scan(b, (x,), (c,), (), 3, outer))
