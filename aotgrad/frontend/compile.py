@@ -26,7 +26,7 @@ from aotgrad_runtime.dtypes import DType, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, compiler, detour, kernels, profiling, sources, split, structured
+from . import anomaly, compiler, detour, kernels, profiling, sources, split, structured, taped
 from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .static import static_key
@@ -381,8 +381,15 @@ class State:
     def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, fresh: bool) -> None:
         """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
         or when it came this way although there is one, by an entry."""
-        if variant.tensors or variant.unequal or self.options.verify or any(isinstance(x, Tensor) for x in leaves) or split.needs_host(variant.func):
+        if variant.unequal or self.options.verify or split.needs_host(variant.func):
             variant.entered = True
+            return
+        if variant.tensors or any(isinstance(x, Tensor) for x in leaves):
+            variant.entered = True
+            made = taped.enter(self, variant, leaves, tree, _TRACED) if len(self.entries) < _ENTRIES else None
+            if made is not None:
+                self.entries[variant.func, modes.state.grad] = made
+                self.runs = tuple(e.run for e in self.entries.values())
             return
         flat_in = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
         out = variant.out_tree

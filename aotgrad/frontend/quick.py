@@ -29,7 +29,7 @@ from .program import Program
 from .promotion import Kind
 from .trace import Trace, _stack
 
-__all__ = ["HOT", "Quick", "binary", "promote", "unary"]
+__all__ = ["HOT", "Quick", "binary", "keep", "kept", "promote", "unary"]
 
 HOT = 150  # calls of one program before it is compiled: about as long as they took
 INSTANCES = 16
@@ -62,7 +62,7 @@ class QuickNode(eager.OpNode):
         dtype = cts[0]._dtype
         program = self.quick.program(self.kinds, tuple(cts[0].shape), dtype)
         saved = iter(self._saved or ())
-        inputs = {i: _kept(next(saved), self.next_functions[i], dtype) for i in self.inputs}
+        inputs = {i: kept(next(saved), self.next_functions[i], dtype) for i in self.inputs}
         outputs = {0: next(saved)} if self.output else {}
         return eager.replay(self, (program, self.active, inputs, outputs, Tensor), cts)
 
@@ -104,13 +104,14 @@ def _apply(back: Any, gives: tuple[Any, ...], count: int) -> Callable[..., tuple
     return apply
 
 
-def _kept(saved: SavedArray, edge: Any, dtype: Any) -> eager.Kept:
-    kept = _new(eager.Kept)
-    kept.kept = saved if isinstance(saved.data, np.ndarray) else SavedArray(np.asarray(saved.data, dtype.np))
-    node, kept.index, kept.cls = edge[0], edge[1], Tensor
+def kept(saved: SavedArray, edge: Any, dtype: Any) -> eager.Kept:
+    """A saved array and the edge of its input as what the general way saves."""
+    made = _new(eager.Kept)
+    made.kept = saved if isinstance(saved.data, np.ndarray) else SavedArray(np.asarray(saved.data, dtype.np))
+    node, made.index, made.cls = edge[0], edge[1], Tensor
     leaf = type(node) is AccumulateGrad
-    kept.node, kept.leaf = (None, node.variable) if leaf else (node, None)
-    return kept
+    made.node, made.leaf = (None, node.variable) if leaf else (node, None)
+    return made
 
 
 class Quick:
@@ -272,7 +273,7 @@ def _gives(func: Func, ct: Value, active: Sequence[bool]) -> tuple[tuple[Any, ..
 
 # ---- calls ------------------------------------------------------------------------------------------------------------------------
 
-def _keep(x: Any) -> SavedArray:
+def keep(x: Any) -> SavedArray:
     """``cell_of(x).save(x._data)``, in one step for a tensor that has no cell yet."""
     extra = x._extra
     if extra is None:
@@ -286,8 +287,8 @@ def _keep(x: Any) -> SavedArray:
         saved.data = x._data
         cell._saved = [saved]
         return saved
-    kept: SavedArray = cell.save(x._data)
-    return kept
+    found: SavedArray = cell.save(x._data)
+    return found
 
 
 def _record(form: Any, edges: Any, operands: Any, data: Any) -> Any:
@@ -304,11 +305,11 @@ def _record(form: Any, edges: Any, operands: Any, data: Any) -> Any:
     out._requires_grad = True
     out._extra = None
     if inputs:
-        node._saved = saved = [_keep(x) if type(x := operands[i]) is Tensor else SavedArray(x) for i in inputs]
+        node._saved = saved = [keep(x) if type(x := operands[i]) is Tensor else SavedArray(x) for i in inputs]
         if output:
-            saved.append(_keep(out))
+            saved.append(keep(out))
     else:
-        node._saved = [_keep(out)] if output else None
+        node._saved = [keep(out)] if output else None
     return out
 
 
@@ -329,11 +330,11 @@ def _recorded_pair(form: Any, x: Any, y: Any, data: Any) -> Any:
     out._requires_grad = True
     out._extra = None
     if inputs:
-        node._saved = saved = [_keep(x), _keep(y)] if len(inputs) == 2 else [_keep(y if inputs[0] else x)]
+        node._saved = saved = [keep(x), keep(y)] if len(inputs) == 2 else [keep(y if inputs[0] else x)]
         if output:
-            saved.append(_keep(out))
+            saved.append(keep(out))
     elif output:
-        node._saved = [_keep(out)]
+        node._saved = [keep(out)]
     return out
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime import call
+from aotgrad_runtime import call, modes, recording
+from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import kernels
 from .pytree import TreeDef
 from .static import static_key
 
-__all__ = ["MISS", "Entry", "entry"]
+__all__ = ["MISS", "Entry", "Tape", "entry"]
 
 MISS = object()
 _MISSES = "    return MISS"
@@ -34,10 +35,11 @@ class Entry:
         self.function, self.run = function, run
 
 
-def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDef, constants: Sequence[Any], traced: object) -> Entry | None:
+def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDef, constants: Sequence[Any], traced: object,
+          tape: Tape | None = None) -> Entry | None:
     """The entry for calls of structure ``tree`` whose leaves ``statics`` (by index) have these values; None where a container is of an unknown kind.
 
-    ``constants`` has an item per leaf of the result: the leaf, or ``traced`` where the kernel gives it.
+    ``constants`` has an item per leaf of the result: the leaf, or ``traced`` where the kernel gives it. ``tape``: which leaves are tensors, and how results are recorded.
     """
     writer = _Writer()
     results = [f"r{i}" if c is traced else writer.constant(c) for i, c in enumerate(constants)]
@@ -49,12 +51,41 @@ def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDe
     for i, value in statics.items():
         leaf, kept, kind, key = writer.leaves[i], writer.constant(value), writer.constant(type(value)), writer.constant(static_key(value))
         writer.lines += [f"if {leaf} is not {kept} and (type({leaf}) is not {kind} or static_key({leaf}) != {key}):", _MISSES]
-    given = ", ".join(x for i, x in enumerate(writer.leaves) if i not in statics)
-    writer.lines += [f"result = function({given})", "if result is MISS:", _MISSES, f"{', '.join(taken)} = result", f"return {built}"]
+    leaves = [x for i, x in enumerate(writer.leaves) if i not in statics]
+    if tape is None:
+        writer.lines += [f"result = function({', '.join(leaves)})", "if result is MISS:", _MISSES]
+    else:
+        writer.lines += _on_tape(tape, leaves, len(taken))
+        writer.names.update(tape.names)
+    writer.lines += [f"{', '.join(taken)} = result", f"return {built}"]
     inner: call.Function = call.make_callable(name, lambda *leaves: _packed_again(inner, leaves))
     writer.names.update(MISS=MISS, function=inner, static_key=static_key)
     exec("def run(args, kwargs):\n" + "".join(f"    {line}\n" for line in writer.lines), writer.names)
     return Entry(inner, writer.names["run"])
+
+
+class Tape:
+    """For calls with tensors: the places of tensors among the arguments of the kernel, the grad mode the program was traced in, ``record`` (see ``taped``)."""
+
+    def __init__(self, places: Sequence[int], grad: bool, record: Any) -> None:
+        self.places, self.grad = frozenset(places), grad
+        self.names = {"Tensor": Tensor, "wrap": wrap, "record": record, "asked": recording.flags, "flags": modes.flags, "state": modes.state}
+
+
+def _on_tape(tape: Tape, leaves: Sequence[str], results: int) -> list[str]:
+    """Arrays to the kernel, tensors from its results."""
+    tensors = [leaves[i] for i in sorted(tape.places)]
+    given = ", ".join(f"{x}._data" if i in tape.places else x for i, x in enumerate(leaves))
+    others = "not state.grad" if tape.grad else "state.grad"
+    plain = "wrap(result)" if results == 1 else "[wrap(r) for r in result]"
+    wrong = " or ".join([f"type({x}) is not Tensor" for x in tensors])
+    lines = [f"if {wrong} or asked.on or {'flags.restricted and ' if tape.grad else ''}{others}:", _MISSES]
+    lines += [f"result = function({given})", "if result is MISS:", _MISSES]
+    if not tape.grad:
+        return [*lines, f"result = {plain}"]
+    bits = " | ".join([f"({x}._requires_grad and {1 << i})" for i, x in enumerate(tensors)])
+    recorded = [f"    result = record(bits, ({', '.join(leaves)},), result)", "    if result is None:", f"    {_MISSES}"]
+    return [*lines, f"if bits := {bits}:", *recorded, "else:", f"    result = {plain}"]
 
 
 def _packed_again(function: call.Function, leaves: tuple[Any, ...]) -> Any:
