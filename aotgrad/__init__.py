@@ -33,7 +33,7 @@ from .frontend import methods as _methods
 from .frontend.anomaly import check_nan_enabled as is_anomaly_check_nan_enabled
 from .frontend.anomaly import enabled as is_anomaly_enabled
 from .frontend.compile import compile
-from .frontend.control import cond, fori_loop, scan
+from .frontend.control import cond, fori_loop, scan, while_loop
 from .frontend.control import map_ as map
 from .frontend.custom import custom_jvp, custom_vjp
 from .frontend.dispatch import TORCH as _TORCH
@@ -88,7 +88,7 @@ __all__ = [
     "is_anomaly_check_nan_enabled", "is_anomaly_enabled",
     "manual_seed", "map", "nn", "no_grad", "ones", "ones_like", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scan",
     "set_default_dtype",
-    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "zeros", "zeros_like",
+    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "while_loop", "zeros", "zeros_like",
 ]
 
 

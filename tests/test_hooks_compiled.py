@@ -376,3 +376,8 @@ class _quiet:
 def test_a_nan_born_in_forward_names_its_line(give: Any) -> None:
     with ag.autograd.detect_anomaly(), pytest.raises(RuntimeError, match=rf"test_hooks_compiled.py:{LINE}: .*\n.*sqrt gave nan at element \[1\] from -1.0"):
         ag.compile(root)(give(np.array([1.0, -1.0])))
+
+
+def test_retain_grad_inside_says_what_to_do() -> None:
+    with pytest.raises(ag.AotgradError, match=r"test_hooks_compiled.py:\d+: retain_grad: .*register_hook"):
+        ag.compile(lambda x: (x * x).retain_grad())(f64(ag, 2.0, True))

@@ -16,7 +16,7 @@ import numpy as np
 from aotgrad.ir import Block, Op, Value
 from aotgrad.ir.host import HostFunction
 from aotgrad_runtime import engine, modes
-from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tape import Hooks, RemovableHandle, call_hooks
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
@@ -25,10 +25,10 @@ from .pytree import tree_flatten
 from .rules import Rule, call_traced
 from .trace import Traced, user_loc
 
-__all__ = ["HookFunction", "register_hook"]
+__all__ = ["HookFunction", "register_hook", "retain_grad"]
 
 Hook = Callable[[Any], Any]
-_plain = Tensor.register_hook
+_plain, _retain = Tensor.register_hook, Tensor.retain_grad
 
 
 class HookFunction(HostFunction):
@@ -83,6 +83,14 @@ def register_hook(self: Any, hook: Hook) -> RemovableHandle:
         call = HookFunction(ArrayTensor if isinstance(self, ArrayTensor) else Tensor)
         _insert(trace.block, value, call)
     return call.hooks.register(hook)  # type: ignore[no-any-return]
+
+
+def retain_grad(self: Any) -> None:
+    """Keeps the gradient of an intermediate in ``.grad``; leaves do so anyway."""
+    if isinstance(self, Traced):
+        raise AotgradNotImplementedError(f"{user_loc()}: retain_grad: a value inside a compiled function has no .grad afterwards; return it from the function and call "
+                                         "retain_grad on the result, or take its gradient with register_hook")
+    _retain(self)
 
 
 def _register_dual(x: Any, hook: Hook) -> RemovableHandle:

@@ -267,7 +267,7 @@ def _extra_methods() -> dict[str, Any]:
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
         "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone,
-        "register_hook": hooks.register_hook, "contiguous": contiguous, "to": _to, "type": _type,
+        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "contiguous": contiguous, "to": _to, "type": _type,
         "astype": _cast,
         "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "cpu": lambda self: self, "positive": lambda self: self,
         "where": lambda self, condition, other: run(TORCH["where"], {"condition": condition, "input": self, "other": other}),
