@@ -335,8 +335,7 @@ def test_leaves_refuse_writes() -> None:
     with ag.no_grad():
         x.add_(1.0)
     assert x.tolist() == [2.0, 3.0] and x.is_leaf
-    with pytest.raises(ag.AotgradRuntimeError, match="copy it first"):
-        ag.grad(lambda v: [v.__setitem__(0, 1.0), v.sum()][1])(np.ones(2))
+    assert ag.grad(lambda v: [v.__setitem__(0, 1.0), v.sum()][1])(np.ones(2)).tolist() == [0.0, 1.0]  # of NumPy callers' arguments the function has its own
 
 
 def test_arguments_of_numpy_callers_never_change() -> None:

@@ -147,3 +147,104 @@ def test_writes_into_an_argument_stay_inside(f: Any) -> None:
     np.testing.assert_allclose(ag.hessian(f)(x), ag.compile(ag.hessian(f))(x))
     np.testing.assert_allclose(ag.grad(lambda x: (ag.grad(f)(x) * kept).sum())(x), ag.hessian(f)(kept) @ kept)
     np.testing.assert_array_equal(x, kept)
+
+
+# ---- loops and branches out of a trace ------------------------------------------------------------------------------------------------
+
+WRAPS = [lambda f: f, ag.compile]
+WEIGHTS = np.array([0.3, 0.2])
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_scan_of_python_numbers(wrap: Any) -> None:
+    c, ys = wrap(lambda x: ag.scan(lambda c, y: (c * y, c), 0.5, x))(np.ones(3))
+    assert float(c) == 0.5
+    np.testing.assert_array_equal(ys, [0.5, 0.5, 0.5])
+    np.testing.assert_array_equal(wrap(ag.grad(lambda x: ag.scan(lambda c, y: (c * y, c), 0.5, x)[1].sum()))(np.ones(3)), [1.0, 0.5, 0.0])
+
+
+def test_scan_gives_arrays_of_its_own() -> None:
+    x = _x()
+    c, ys = ag.scan(lambda c, y: (x, y), x, x)
+    kept, _ = ag.scan(lambda c, y: (c, None), x, np.ones(3))
+    assert not any(np.shares_memory(a, x) for a in (c, ys, kept))
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_carries_that_change(wrap: Any) -> None:
+    x = np.arange(3.0)
+    for body, init in ((lambda c, y: ((c, c), y), 0.5), (lambda c, y: (c * np.ones(2), y), 0.5), (lambda c, y: (c * 1.5, y), np.int64(1))):
+        with pytest.raises(AotgradTypeError, match="carry"):
+            wrap(lambda x: ag.scan(body, init, x))(x)  # noqa: B023
+    for step in (lambda i, c: (c, c), lambda i, c: c * np.ones(2)):
+        with pytest.raises(AotgradTypeError, match="carry"):
+            wrap(lambda x: ag.fori_loop(0, 3, step, x[0]))(x)  # noqa: B023
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize("length", [-1, 2.5, "a", True])
+def test_lengths_and_bounds_that_are_none(wrap: Any, length: Any) -> None:
+    with pytest.raises(AotgradError, match="length"):
+        wrap(lambda x: ag.scan(lambda c, y: (c * x, c), 1.0 * x, None, length=length))(2.0)
+    if length != -1:
+        with pytest.raises(AotgradTypeError, match="bound"):
+            wrap(lambda x: ag.fori_loop(0, length, lambda i, c: c * x, x))(2.0)
+
+
+def test_length_must_agree_with_xs() -> None:
+    for wrap in WRAPS:
+        f = wrap(lambda x: ag.scan(lambda c, y: (c + y, c), 0.0, x, length=5))
+        assert float(f(np.ones(5))[0]) == 5.0
+        for n in (2, 0, 6):
+            with pytest.raises(AotgradError, match="5"):
+                f(np.ones(n))
+
+
+@pytest.mark.parametrize("pair", [(lambda x: (x, x), lambda x: x), (lambda x: x, lambda x: x[:1]), (lambda x: x, lambda x: x > 0)])
+def test_branches_that_differ(pair: Any) -> None:
+    for wrap in WRAPS:
+        for _ in range(2):
+            with pytest.raises(AotgradTypeError, match="cond"):
+                wrap(lambda x: ag.cond(x[0] > 0, *pair, x))(X2)
+    with pytest.raises(AotgradValueError, match="scalar"):
+        ag.cond(X2 > 0, lambda x: x, lambda x: x, X2)
+
+
+def test_no_rows() -> None:
+    for wrap in WRAPS:
+        total, ys = wrap(lambda x: ag.scan(lambda c, y: (c + y.sum(), {"a": y * 2, "b": c > 0}), 0.0, x))(np.ones((0, 3)))
+        assert float(total) == 0.0 and ys["a"].shape == (0, 3) and ys["a"].dtype == np.float64 and ys["b"].shape == (0,) and ys["b"].dtype == np.bool_
+        assert wrap(ag.grad(lambda x: ag.scan(lambda c, y: (c * y, c), 2.0, x)[0] + x.sum()))(np.ones(0)).shape == (0,)
+    _, ys = ag.scan(lambda c, y: (c + y, c * y), ag.tensor(0.0), ag.ones(0))
+    assert isinstance(ys, ag.Tensor) and ys.shape == (0,)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("init", [(0, 0.5), (0.0, 0.5)], ids=["int", "float"])
+def test_nested_loops_that_read_a_captured_number(reverse: bool, init: Any) -> None:
+    def f(x: Any) -> Any:
+        def inner(c: Any, y: Any) -> Any:
+            return np.tanh(c * WEIGHTS[0] + y), c * y
+
+        def outer(c: Any, r: Any) -> Any:
+            c2, ys = ag.scan(inner, c[1], r, reverse=reverse)
+            return (c[0] + 1, c2), ys.sum() * c[0]
+
+        c, ys = ag.scan(outer, init, x)
+        return c[1] + (ys * WEIGHTS[1]).sum()
+
+    x = np.arange(6.0).reshape(2, 3) * 0.1
+    for g in (ag.grad, ag.hessian):
+        np.testing.assert_allclose(ag.compile(g(f))(x), g(f)(x), rtol=1e-12)
+
+
+def test_while_loop() -> None:
+    def power(x: Any) -> Any:
+        return ag.while_loop(lambda c: c < 10.0, lambda c: c * x, x)
+
+    assert float(ag.grad(power)(2.0)) == 32.0
+    assert [float(v) for v in ag.jvp(power, (2.0,), (1.0,))] == [16.0, 32.0]
+    with pytest.raises(ag.AotgradNotImplementedError, match="fori_loop"):
+        ag.compile(power)(2.0)
+    with pytest.raises(AotgradTypeError, match="carry"):
+        ag.while_loop(lambda c: True, lambda c: (c, c), 1.0)

@@ -172,7 +172,7 @@ class Buffers:
 
     def _lifetimes(self) -> None:
         for base, items in self.plan.touched.items():
-            if base in self._targets or base in self._at or (base.op is not None and base.op.name == "constant"):
+            if base in self._targets or base in self._at or (base.op is not None and self.plan.kind[base.op] == "kern" and base.op.name == "constant"):
                 continue
             # What no item of the schedule reads is a result in a register: its buffer is read when the block has run, and lives until then.
             when = [self._order.get(i, len(self._order)) for i in items]

@@ -10,15 +10,16 @@ import numpy as np
 from aotgrad.ir import Block, Builder, TensorType, Value, dims
 from aotgrad.ir.transforms.rewrite import copy_ops
 from aotgrad_runtime.dtypes import bool_, int64
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import dispatch
+from .leaves import apart, dtype_of
 from .pytree import TreeDef, tree_flatten, tree_unflatten
-from .subtrace import Sub, as_value, builder_of, traced_class
-from .trace import Trace, Traced, current, plain_size, unrecorded, user_loc
+from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
+from .trace import Trace, Traced, TracedTensor, current, plain_size, unrecorded, user_loc
 
-__all__ = ["cond", "fori_loop", "map_", "scan"]
+__all__ = ["cond", "fori_loop", "map_", "scan", "while_loop"]
 
 
 def _traced(*trees: Any) -> Trace | None:
@@ -39,7 +40,12 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     """
     trace = _traced(pred, operands)
     if trace is None or not isinstance(pred, Traced):
-        return (true_fn if bool(pred) else false_fn)(*operands)
+        if np.shape(pred if not isinstance(pred, Tensor) else pred._data) != ():
+            raise AotgradValueError(f"{user_loc()}: cond: the predicate has shape {tuple(np.shape(pred))}; it must be a scalar. Use ag.where for elementwise choice")
+        out = (true_fn if bool(pred) else false_fn)(*operands)
+        if trace is None:
+            _check_branches(true_fn, false_fn, operands)
+        return out
     b = builder_of(trace)
     leaves, tree = tree_flatten(tuple(operands))
     values = [as_value(x, trace) for x in leaves]
@@ -59,6 +65,32 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     blocks = [_aligned(s, len(values), outer) for s in subs]
     found = b.emit("cond", [p, *outer], {}, blocks)
     return tree_unflatten(subs[0].out_tree, [cls._of(trace, unrecorded(b, v)) for v in found])
+
+
+_equal_branches: dict[Any, None] = {}  # pairs of branches that were compared, by their code and the types of the operands
+
+
+def _check_branches(true_fn: Any, false_fn: Any, operands: tuple[Any, ...]) -> None:
+    """Outside of traces too, the branches must give equal structures and types: both are traced once. What cannot be traced is not compared."""
+    leaves, tree = tree_flatten(operands)
+    codes = [getattr(f, "__code__", f) for f in (true_fn, false_fn)]
+    try:
+        key = (*codes, str(tree), tuple([_type_of(x) for x in leaves]))
+        if key in _equal_branches:
+            return
+        if len(_equal_branches) > 1024:
+            _equal_branches.clear()
+        _equal_branches[key] = None
+        subs = [_abstract("branch", f, operands) for f in (true_fn, false_fn)]
+    except Exception:  # code that works on numbers only, or keys that cannot be hashed
+        return
+    del _equal_branches[key]
+    if subs[0].out_tree != subs[1].out_tree:
+        raise AotgradTypeError(f"{user_loc()}: cond: the branches return different structures; return the same containers and keys from both")
+    given = [[_shown((v.type.shape, v.type.dtype)) for v in s.block.outputs] for s in subs]
+    if given[0] != given[1]:
+        raise AotgradTypeError(f"{user_loc()}: cond: one branch gives {given[0]}, the other {given[1]}; make shapes and dtypes equal")
+    _equal_branches[key] = None
 
 
 def _aligned(sub: Sub, given: int, outer: Sequence[Value]) -> Block:
@@ -99,32 +131,120 @@ def _length(leaves: Sequence[Any], length: Any) -> Any:
             raise AotgradValueError("scan: a leaf of xs is 0-d; every leaf needs a leading dim to run over")
         sizes.append(plain_size(shape[0]))
     if length is not None:
-        sizes.append(plain_size(length))
+        length = plain_size(length)
+        if isinstance(length, (bool, np.bool_)) or not isinstance(length, (int, np.integer, dims.Dim)):
+            raise AotgradTypeError(f"{user_loc()}: scan: length is {type(length).__name__} ({length!r}); give an integer or a size")
+        length = length if isinstance(length, dims.Dim) else int(length)
+        if isinstance(length, int) and length < 0:
+            raise AotgradValueError(f"{user_loc()}: scan: length={length} is negative")
+        sizes.append(length)
     if not sizes:
         raise AotgradValueError("scan: give xs, or length=")
     for n in sizes[1:]:
         if isinstance(n, int) and isinstance(sizes[0], int) and n != sizes[0]:
-            raise AotgradValueError(f"scan: leading sizes {sizes[0]} and {n} differ")
-    return sizes[0]
+            raise AotgradValueError(f"{user_loc()}: scan: leading sizes {sizes[0]} and {n} differ")
+    trace = current()
+    for n in sizes[1:] if trace is not None else ():
+        have = [trace.example(d) for d in (sizes[0], n)]  # type: ignore[union-attr]
+        if None not in have and have[0] != have[1]:
+            raise AotgradValueError(f"{user_loc()}: scan: leading sizes {have[0]} and {have[1]} differ (xs and length= must agree)")
+    return sizes[-1]
+
+
+def _step_out(out: Any) -> tuple[Any, Any]:
+    if not isinstance(out, tuple) or len(out) != 2:
+        raise AotgradTypeError(f"{user_loc()}: scan: the function must return (carry, y); return (carry, None) when there is no y")
+    return out
 
 
 def _eager_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count: int, reverse: bool) -> tuple[Any, Any]:
-    carry, rows = init, [None] * count
-    for i in (reversed(range(count)) if reverse else range(count)):
-        out = f(carry, tree_unflatten(tree, [_row(x, i) for x in leaves]))
-        if not isinstance(out, tuple) or len(out) != 2:
-            raise AotgradTypeError("scan: the function must return (carry, y); return (carry, None) when there is no y")
-        carry, rows[i] = out
     if not count:
-        raise AotgradValueError("scan over 0 steps outside compile has no y to take the structure from; compile the function, or handle the empty case apart")
+        return _empty_scan(f, init, leaves, tree)
+    carry, rows = init, [None] * count
+    check = Carry("scan", init)
+    for i in (reversed(range(count)) if reverse else range(count)):
+        carry, rows[i] = _step_out(f(carry, tree_unflatten(tree, [_row(x, i) for x in leaves])))
+        check(carry)
     flat = [tree_flatten(r) for r in rows]
-    columns = [dispatch.call(dispatch.TORCH["stack"], ([row[0][j] for row in flat],), {}) for j in range(len(flat[0][0]))]
-    return _numbers(carry), tree_unflatten(flat[0][1], columns)
+    for _, t in flat:
+        if t != flat[0][1]:
+            raise AotgradTypeError(f"{user_loc()}: scan: y comes with different structures from different steps; return the same containers and keys from every step")
+    columns = [_stack([row[0][j] for row in flat]) for j in range(len(flat[0][0]))]
+    return _owned(carry, [*tree_flatten(init)[0], *leaves]), tree_unflatten(flat[0][1], columns)
 
 
-def _numbers(tree: Any) -> Any:
+def _empty_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef) -> tuple[Any, Any]:
+    """No step: what y would be like is found by tracing one."""
+    carry, carry_tree = tree_flatten(init)
+    rows = [np.zeros(tuple(x.shape)[1:], dtype_of(x).np) for x in (y if isinstance(y, Tensor) else np.asarray(y) for y in leaves)]
+    sub = _abstract("scan", lambda c, x: _step_out(f(c, x)), (init, tree_unflatten(tree, rows)))
+    Carry("scan", init).compare(sub.out_tree.children[0], [(t.type.shape, t.type.dtype) for t in sub.block.outputs[:len(carry)]])
+    made = [np.zeros((0, *v.type.shape), v.type.dtype.np) for v in sub.block.outputs[len(carry):]]
+    if sub.cls is TracedTensor:
+        made = [wrap(m) for m in made]
+    elif any(isinstance(x, Tensor) for x in (*carry, *leaves)):
+        made = [wrap(m, ArrayTensor) for m in made]
+    return _owned(init, [*carry, *leaves]), tree_unflatten(sub.out_tree.children[1], made)
+
+
+def _abstract(name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Sub:
+    """``fn`` traced on the types of ``args``, for the types of its results."""
+    leaves, tree = tree_flatten(args)
+    types = [TensorType(tuple(x.shape) if isinstance(x, Tensor) else np.shape(x), dtype_of(x)) for x in leaves]
+    return Sub(name, fn, tree, types, traced_class(leaves), [_is_weak(x) for x in leaves])
+
+
+def _is_weak(x: Any) -> bool:
+    return bool(getattr(x, "_weak", type(x) in (int, float)))
+
+
+class Carry:
+    """What a loop carries keeps its structure, shapes and dtypes; Python numbers may become arrays' dtypes in the first step, as in a trace."""
+
+    def __init__(self, what: str, init: Any) -> None:
+        leaves, self.tree = tree_flatten(init)
+        self.what = what
+        self.types = [_type_of(x) for x in leaves]
+        self.weak = [_is_weak(x) for x in leaves]
+
+    def __call__(self, carry: Any) -> None:
+        leaves, tree = tree_flatten(carry)
+        self.compare(tree, [_type_of(x) for x in leaves])
+
+    def compare(self, tree: TreeDef, found: list[Any]) -> None:
+        if tree != self.tree:
+            raise AotgradTypeError(f"{user_loc()}: {self.what}: the carry comes back with another structure than it started with")
+        for i, (have, new, weak) in enumerate(zip(self.types, found, self.weak)):
+            if have != new and not (weak and have[0] == new[0]):
+                raise AotgradTypeError(f"{user_loc()}: {self.what}: leaf {i} of the carry starts as {_shown(have)} and comes back as {_shown(new)}; they must be equal")
+        self.types, self.weak = found, [False] * len(found)
+
+
+def _type_of(x: Any) -> Any:
+    """Shape and dtype; the kind of what has neither."""
+    if isinstance(x, (bool, np.bool_)):
+        return ((), bool_)
+    if not is_leaf_array(x):
+        return type(x)
+    return (tuple(x.shape) if isinstance(x, Tensor) else np.shape(x), dtype_of(x))
+
+
+def _shown(t: Any) -> str:
+    return f"{t[1].name}{list(t[0])}" if isinstance(t, tuple) else t.__name__
+
+
+def _stack(column: list[Any]) -> Any:
+    if not any(isinstance(x, Tensor) for x in column):
+        return np.stack([np.asarray(x) for x in column])
+    cls = Tensor if any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in column) else ArrayTensor
+    return dispatch.call(dispatch.TORCH["stack"], ([x if isinstance(x, Tensor) else wrap(np.asarray(x), cls) for x in column],), {})
+
+
+def _owned(tree: Any, others: Sequence[Any]) -> Any:
+    """A carry as the caller gets it: numbers as NumPy's, arrays that show no memory of inputs."""
     leaves, treedef = tree_flatten(tree)
-    return tree_unflatten(treedef, [np.float64(x) if type(x) is float else x for x in leaves])
+    plain = [np.asarray(x)[()] if type(x) in (int, float, bool) else x for x in leaves]
+    return tree_unflatten(treedef, apart(plain, others))
 
 
 def _row(x: Any, i: int) -> Any:
@@ -149,10 +269,7 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     body_tree = tree_flatten((tree_unflatten(carry_tree, carry), tree_unflatten(tree, list(leaves))))[1]
 
     def fn(c: Any, x: Any) -> Any:
-        out = f(c, x)
-        if not isinstance(out, tuple) or len(out) != 2:
-            raise AotgradTypeError(f"{user_loc()}: scan: the function must return (carry, y); return (carry, None) when there is no y")
-        return out
+        return _step_out(f(c, x))
 
     for _ in range(2):
         sub = Sub(getattr(f, "__name__", "scan"), fn, body_tree, [*(v.type for v in values), *rows], cls, [*weak, *([False] * len(rows))])
@@ -181,15 +298,16 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     8.0
     """
     if _traced(init) is None:
-        carry = init
-        for i in range(int(lower), int(upper)):
+        carry, check = init, Carry("fori_loop", init)
+        for i in range(_bound(lower), _bound(upper)):
             carry = body(i, carry)
+            check(carry)
         return carry
     if isinstance(lower, Traced) or isinstance(upper, Traced):
         raise AotgradTypeError(f"{user_loc()}: fori_loop: a bound is a traced value; bounds are integers or sizes (use static= for an integer argument)")
     trace = current()
     assert trace is not None
-    lower, upper = plain_size(lower), plain_size(upper)
+    lower, upper = (n if isinstance(n, dims.Dim) else _bound(n) for n in (plain_size(lower), plain_size(upper)))
     cls = traced_class(tree_flatten(init)[0])
     b = builder_of(trace)
     start = cls._of(trace, b.to_dtype(as_value(lower, trace), int64))  # the counter is a carry: numbers of all steps would be an array
@@ -199,6 +317,36 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
         return (dispatch.call(dispatch.TORCH["add"], (i, 1), {}), body(i, c)), None
 
     return scan(step, (start, init), None, length=dims.maximum(upper - lower, 0))[0][1]
+
+
+def _bound(n: Any) -> int:
+    if isinstance(n, (bool, np.bool_)) or not hasattr(n, "__index__"):
+        raise AotgradTypeError(f"{user_loc()}: fori_loop: a bound is {type(n).__name__} ({n!r}); bounds are integers or sizes")
+    return int(n.__index__())
+
+
+def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
+    """``carry = body(carry)`` while ``cond(carry)`` (a bool scalar) holds. The carry keeps its structure, shapes and dtypes.
+
+    A plain loop with all derivatives outside of traces. How often it runs is not known before, so there is no compiled form: in a compiled function use
+    ``scan`` or ``fori_loop`` with a bound and ``where``, which ``AotgradNotImplementedError`` says.
+
+    >>> import aotgrad as ag
+    >>> ag.grad(lambda x: ag.while_loop(lambda c: c < 10.0, lambda c: c * x, x))(2.0)
+    np.float64(32.0)
+    """
+    if _traced(init) is not None:
+        raise AotgradNotImplementedError(f"{user_loc()}: while_loop has no compiled form, as its number of steps is not known before; use ag.fori_loop or ag.scan with a "
+                                         "bound on the steps and ag.where(done, old, new) in the body, or call it outside of compile")
+    carry, check = init, Carry("while_loop", init)
+    while True:
+        go_on = cond(carry)
+        if np.shape(go_on._data if isinstance(go_on, Tensor) else go_on) != ():
+            raise AotgradValueError(f"{user_loc()}: while_loop: the condition has a shape; it must be a scalar. Reduce it with .any() or .all()")
+        if not bool(go_on):
+            return carry
+        carry = body(carry)
+        check(carry)
 
 
 def map_(f: Callable[[Any], Any], xs: Any) -> Any:

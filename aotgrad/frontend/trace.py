@@ -363,7 +363,7 @@ class Traced:
 
     def __bool__(self) -> bool:
         raise AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs. "
-                               "Use ag.where for values, ag.cond or ag.while_loop for control flow")
+                               "Use ag.where for values, ag.cond, ag.scan or ag.fori_loop for control flow")
 
     __float__ = __complex__ = _no_data
 
