@@ -95,3 +95,32 @@ def test_errors_name_the_function_and_what_is_wrong(name: str) -> None:
 def test_eager_shape_errors_name_the_operation() -> None:
     with pytest.raises(ag.AotgradError, match=r"matmul: shapes \(2, 3\) and \(2, 3\)"):
         ag.ones(2, 3) @ ag.ones(2, 3)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: C(lambda x: np.einsum(3, x))(VECTOR), lambda: C(lambda x: np.full_like(x, "a"))(VECTOR), lambda: ag.full_like(ag.tensor(VECTOR), "a"),
+    lambda: C(lambda x: x.reshape((1,) * 65))(np.ones(1)), lambda: C(lambda x: x[None])(np.ones((1,) * 64)), lambda: ag.zeros((1,) * 65),
+    lambda: ag.ones(1).reshape((1,) * 65),
+])
+def test_errors_are_aotgrads(call: Any) -> None:
+    with pytest.raises(ag.AotgradError) as caught:
+        call()
+    assert "None:" not in str(caught.value)
+
+
+def test_masks_of_a_wrong_length_are_named() -> None:
+    pick = C(lambda x: x[[True, False, True]])
+    np.testing.assert_array_equal(pick(np.arange(3.0)), [0.0, 2.0])
+    for n in (2, 4):
+        with pytest.raises(ag.AotgradIndexError, match=rf"mask \[3\].*size {n}"):
+            pick(np.arange(float(n)))
+        with pytest.raises(ag.AotgradIndexError, match=rf"mask \[3\].*size {n}"):
+            C(lambda x: x[np.array([True, False, True])])(np.arange(float(n)))
+
+
+def test_functions_of_scipy_say_what_to_use() -> None:
+    special = pytest.importorskip("scipy.special")
+    with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_meanings.py.*scipy.special.gammaln"):
+        C(lambda x: special.gammaln(x))(VECTOR)
+    with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_meanings.py.*ag.logsumexp"):
+        C(lambda x: special.logsumexp(x))(VECTOR)

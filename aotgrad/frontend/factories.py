@@ -67,6 +67,8 @@ def _fixed(shape: Sequence[Any], name: str) -> Any:
     for d in shape:
         if isinstance(d, Dim):
             raise AotgradTypeError(f"{user_loc()}: {name}: the size {d} is symbolic, and no trace is active; it has left the function it belongs to")
+    if len(shape) > 64:
+        raise AotgradValueError(f"{user_loc()}: {name}: {len(shape)} dimensions; arrays have at most 64")
     return shape
 
 

@@ -27,6 +27,7 @@ _RENAMES = {"axis": "dim", "axis1": "dim1", "axis2": "dim2", "axes": "dims", "ke
             "x": "input", "a": "input", "x1": "input", "x2": "other", "y": "other"}
 
 
+_MOST_DIMS = 64  # NumPy's
 _NUMPY_NAMES = {"input": "a", "other": "b", "dim": "axis", "dims": "axis", "keepdim": "keepdims", "correction": "ddof"}
 
 
@@ -43,7 +44,11 @@ class FrontBuilder(Builder):
                 self.refresh(o)
             regions = [substitute_block(r, self.trace.replaced()) for r in regions]  # traced before a size was found equal to another
             attrs = {k: self._canonical(v) for k, v in attrs.items()} if attrs else attrs
-        return super().emit(name, operands, attrs, regions, loc)
+        results = super().emit(name, operands, attrs, regions, loc)
+        for r in results:
+            if len(r.type.shape) > _MOST_DIMS:
+                raise AotgradValueError(f"{name}: the result has {len(r.type.shape)} dimensions; arrays have at most {_MOST_DIMS}")
+        return results
 
     def _canonical(self, value: Any) -> Any:
         if isinstance(value, tuple):
@@ -160,9 +165,9 @@ class _Layout:
 class Public:
     """A public function: its op, its signature, which parameters are arrays, and how arguments become ops."""
 
+    numpy = False  # whether its names and defaults are NumPy's
     quick: Any = None  # its short way in eager (``quick.Quick``), for functions that have one
 
-    numpy = False  # whether its names and defaults are NumPy's
     def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any, node_name: str | None = None) -> None:
         self.op, self.name, self.canon, self.text = op, name, canon, signature
         self.node_name = node_name or op.node_name
@@ -289,8 +294,6 @@ def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
     return public.canon(b, *args, **keywords)
 
 
-def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:
-    """The error with the user's line in front, once."""
 def _with_shapes(error: SizesDiffer, b: FrontBuilder, operands: Sequence[Operand]) -> AotgradError:
     """Says which shapes do not fit."""
     given = [[b.trace.example(d) or d for d in o.value.type.shape] for o in operands if o.value is not None]
@@ -300,12 +303,17 @@ def _with_shapes(error: SizesDiffer, b: FrontBuilder, operands: Sequence[Operand
     return AotgradValueError(f"shapes {', '.join(shapes[:-1])} and {shapes[-1]} do not broadcast or fit: {error.what}")
 
 
+def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:
+    """The error with the user's line in front, once."""
     text = str(error)
-    if loc is None or text.startswith(str(loc)) or isinstance(error, NeedStatic):
-        return error
     name = name if not name.startswith(("getitem", "setitem")) else "indexing"
     if text.startswith(f"{name}: "):
         text = text[len(name) + 2:]
+    if text.startswith("None: "):
+        text = text[6:]
+        error = type(error)(text)
+    if loc is None or text.startswith(str(loc)) or isinstance(error, NeedStatic):
+        return error
     return type(error)(f"{loc}: {loc.source}\n  {name}: {text}" if loc.source else f"{loc}: {name}: {text}")
 
 
@@ -327,8 +335,8 @@ def publics() -> tuple[dict[str, Public], dict[str, Public]]:
             torch[n] = Public(op, n, front.signature, front.canon)
         for n in front.np:
             numpy[n] = Public(op, n, front.np_signature or front.signature, front.np_canon or front.canon)
+            numpy[n].numpy = True
     return torch, numpy
 
-            numpy[n].numpy = True
 
 SIZES = (int, Dim, np.integer)

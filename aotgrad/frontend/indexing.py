@@ -97,6 +97,10 @@ def _mask_arrays(mask: Any, shape: Sequence[Any], dim: int, trace: Any) -> list[
             f"{user_loc()}: how many elements a mask computed here selects is known only when the code runs; use ag.where(mask, x, other), or a sum of x * mask")
     data = np.asarray(mask._data if isinstance(mask, Tensor) else mask)
     for k, (m, n) in enumerate(zip(data.shape, shape[dim:])):
+        seen = trace.example(n) if isinstance(n, Dim) else None
+        if seen is not None and seen != m:
+            raise AotgradIndexError(f"{user_loc()}: the shape of the mask {list(data.shape)} at dim {k} does not match the indexed array, "
+                                    f"whose dim {dim + k} is of size {seen}")
         if isinstance(n, Dim):
             trace.assume(n, m)
         elif m != n:

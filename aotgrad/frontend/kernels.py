@@ -19,6 +19,7 @@ from aotgrad.ir.hashing import structural_hash
 from aotgrad_runtime import call, forks
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
+from aotgrad_runtime.errors import AotgradValueError
 from aotgrad_runtime.loader import Library
 
 from . import compiler
@@ -156,10 +157,15 @@ def _out_dim(d: Any, index: dict[str, int]) -> Any:
     return d if isinstance(d, int) else (Sym(index[name]) if name is not None else None)
 
 
-def refuse(*args: Any, **kwargs: Any) -> Any:
-    """What a kernel's callable falls back to: its callers give what fits."""
-    shapes = ", ".join(f"{type(a).__name__}{getattr(a, 'shape', '')}" for a in args)
-    raise TypeError(f"arguments do not fit this kernel: {shapes}")
+def refuse(func: Func) -> Callable[..., Any]:
+    """What a kernel's callable falls back to: its callers give what fits, so sizes are what is wrong."""
+
+    def complain(*args: Any, **kwargs: Any) -> Any:
+        names = func.attrs.get("arg_names", ())
+        shown = [f"{names[i] if i < len(names) else f'argument {i}'} is {a.dtype}{list(a.shape)} for {t}" for i, (a, t) in enumerate(zip(args, func.arg_types))]
+        raise AotgradValueError(f"{func.name}: sizes of arguments do not fit each other or the compiled code: {'; '.join(shown)}")
+
+    return complain
 
 
 _CHECKED = frozenset(("take", "scatter", "scatter_add"))
@@ -183,7 +189,7 @@ def build(func: Func, name: str, options: Options | None = None, on_error: Any =
             compiled = compiler.driver.compile_func(func, name, target(), opts)
         entry = cache().put(key, compiled.so, compiled.meta)
     library = entry.load()
-    flat = call.make_callable(name, refuse)
+    flat = call.make_callable(name, refuse(func))
     kernel = Kernel(func, name, library, entry.meta, flat, key)
     flat.add_instance(kernel.instance(kernel.arg_specs(), False, on_error))
     _shared.loaded[key] = kernel

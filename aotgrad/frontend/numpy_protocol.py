@@ -26,6 +26,8 @@ _BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor"
 
 
 def _refused(name: str, why: str = "is not available for tensors and traced values") -> AotgradTypeError:
+    if name.startswith("scipy.special."):
+        why += " (of SciPy's functions ag has erf, erfc, expit, logsumexp, softmax, log_softmax, xlogy)"
     return AotgradTypeError(f"{user_loc()}: {name} {why}. Write it with functions that are (the documentation lists them), or, where no gradient is needed, "
                             "take the numbers first: x.detach().numpy()")
 
@@ -69,7 +71,7 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if public is None:
         if _just_numbers(inputs):
             return getattr(np, name)(*_numbers(inputs), **kwargs)
-        raise _refused(f"np.{name}")
+        raise _refused(f"np.{name}" if hasattr(np, name) else f"scipy.special.{name}")
     return call(public, tuple(inputs), {k: v for k, v in kwargs.items() if not (k == "dtype" and v is None)})
 
 
@@ -136,6 +138,10 @@ def filled_like(a: Any, fill: Any, dtype: Any = None, shape: Any = None) -> Any:
     size = tuple(np.shape(a) if not isinstance(a, Tensor) else a.shape) if shape is None else tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if isinstance(fill, Tensor):
         return run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill, "dtype": kind}), "sizes": (size,)})
+    try:
+        kind.np.type(fill) if np.ndim(fill) == 0 else None
+    except (TypeError, ValueError):
+        raise AotgradTypeError(f"{user_loc()}: full_like: {fill!r} is no number of dtype {kind.name}") from None
     if isinstance(a, Traced):
         value = a._trace.builder.full(shape=size, value=kind.np.type(fill).item(), dtype=kind)
         return (TracedArray if isinstance(a, TracedArray) else type(a))._of(a._trace, value)

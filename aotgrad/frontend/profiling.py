@@ -216,7 +216,7 @@ class _Watched:
         """The kernel behind a callable of this thread."""
         found = self.flat.call
         if found is None:
-            found = self.flat.call = call.make_callable(self.kernel.name, kernels.refuse)
+            found = self.flat.call = call.make_callable(self.kernel.name, kernels.refuse(self.kernel.func))
             instance = self.kernel.instance(self.kernel.arg_specs(), False, self.on_error)
             found.add_instance(replace(instance, ctx=ctypes.addressof(port.ctx), keepalive=(instance.keepalive, port)))
         return found

@@ -26,7 +26,8 @@ __all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedSize", "Traced
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNTIME = os.path.dirname(os.path.abspath(sys.modules["aotgrad_runtime"].__file__ or "")) + os.sep
-_SKIP = (_PACKAGE, _RUNTIME, os.path.dirname(os.path.abspath(np.__file__)) + os.sep, "<frozen")
+_SKIP = (_PACKAGE, _RUNTIME, os.path.dirname(os.path.abspath(np.__file__)) + os.sep,
+         os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))), "scipy") + os.sep, "<frozen")
 _ours: dict[CodeType, bool] = {}
 
 
@@ -312,6 +313,7 @@ class tracing:
 def _no_data(self: Any) -> Any:
     raise AotgradTypeError(
         f"{user_loc()}: a traced value has no numbers yet: it cannot become a NumPy array or a Python number, and cannot be stored into a NumPy array. "
+        "Functions of SciPy cannot take it: use ag's (ag.logsumexp, ag.softmax, ag.erf). "
         "Use ag.where or ag.cond for branches, build arrays with ag.stack or x.at[i].set(v), or mark the argument static=")
 
 

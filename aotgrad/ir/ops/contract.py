@@ -136,6 +136,8 @@ register(OpDef("outer", "All products of elements of two vectors.", ("x", "y"), 
 
 def _parse_einsum(spec: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     """Index letters per operand and of the result, ellipses replaced by capital letters that the spec does not use."""
+    if not isinstance(spec, str):
+        raise AotgradTypeError(f"einsum: the first argument is {type(spec).__name__}; write the subscripts as a text such as 'ij,jk->ik'")
     text = spec.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = left.split(",")
