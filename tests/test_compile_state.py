@@ -252,3 +252,231 @@ def test_unusual_containers() -> None:
             f(bad)
         with pytest.raises(ag.AotgradError, match="deep"):
             C(lambda x, bad=bad: bad)(X)
+
+
+# ---- results, memory, sizes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, (), 3.0, "text", {"a": [None, 2]}])
+def test_results_without_arrays(value: Any) -> None:
+    f = C(lambda x: value)
+    for x in (X, ag.tensor(X), X):
+        assert f(x) == value
+
+
+def _unaligned(n: int) -> np.ndarray[Any, Any]:
+    out = np.zeros(8 * n + 1, np.uint8)[1:].view(np.float64)
+    out[:] = np.arange(n)
+    assert not out.flags.aligned
+    return out
+
+
+def test_arrays_that_are_not_aligned() -> None:
+    u = _unaligned(6)
+    right = np.arange(6.0)
+    f = C(lambda x: x * 2)
+    for _ in range(2):
+        np.testing.assert_array_equal(f(u), right * 2)
+        np.testing.assert_array_equal(C(lambda x: x + u)(right), right * 2)
+        np.testing.assert_array_equal(f(u.reshape(2, 3).T), right.reshape(2, 3).T * 2)
+        np.testing.assert_array_equal(f(ag.from_numpy(u)).numpy(), right * 2)
+        np.testing.assert_array_equal(C(ag.grad(lambda x: (x * x).sum()))(u), right * 2)
+        np.testing.assert_array_equal(ag.grad(f := C(lambda x: (x * 2)), 0)(np.float64(1.0)), 2.0)
+    with pytest.raises(ag.AotgradError, match="x is .* aligned"):
+        C(lambda x: x * 2).prebind(u)
+
+
+MATRIX = np.arange(12.0).reshape(3, 4)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, n: x.reshape(n, -1), lambda x, n: x.reshape((n * 2, -1)), lambda x, n: np.roll(x, n), lambda x, n: np.tile(x, n), lambda x, n: np.pad(x, n),
+    lambda x, n: np.broadcast_to(x, (n, 3, 4)), lambda x, n: ag.arange(n) * ag.sum(x), lambda x, n: np.zeros(n) + ag.sum(x), lambda x, n: np.repeat(x, n),
+    lambda x, n: x if n > 1 else -x, lambda x, n: x * float(n), lambda x, n: ag.roll(x, n), lambda x, n: np.diagonal(x, n),
+])
+def test_an_integer_used_as_a_size(f: Any) -> None:
+    g = C(f)
+    for n in (2, 1, 2, 1):
+        got, wanted = g(MATRIX, n), C(f, static="n")(MATRIX, n)
+        np.testing.assert_array_equal(got, wanted)
+    assert g.cache_info().variants == 2
+
+
+def test_an_integer_that_is_no_size_stays_an_argument() -> None:
+    f = C(lambda x, n: x * n)
+    for n in range(4):
+        f(X, n)
+    assert f.cache_info().traces == 1
+    with pytest.raises(ZeroDivisionError):
+        C(lambda x, n: 1 // 0)(X, 3)
+
+
+# ---- prebind, options, errors --------------------------------------------------------------------------------------------------------
+
+
+def test_prebind_refuses_what_it_would_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Layer()
+    layer.b = X
+    with pytest.raises(ag.AotgradError, match="anew"):
+        C(layer.forward).prebind(X)
+    monkeypatch.setitem(globals(), "W", X)
+    with pytest.raises(ag.AotgradError, match="W"):
+        C(_with_w).prebind(X)
+    for bad in ([X], (X, X), {"a": X}):
+        with pytest.raises(ag.AotgradError, match="container"):
+            C(lambda t: X).prebind(bad)
+    with pytest.raises(ag.AotgradError, match="x is .* dense"):
+        C(lambda x: x * 2).prebind(np.arange(6.0)[::2])
+    x = X.copy()
+    run = C(lambda x: x * 2).prebind(x)
+    x += 1
+    run()
+    np.testing.assert_array_equal(run.out, (X + 1) * 2)
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("threads", 0), ("threads", "many"), ("threads", True), ("layout", "odd"), ("memory_budget", -1), ("memory_budget", 1.5), ("fast_math", 3), ("checks", "no"),
+    ("verify", -1), ("verify", "all"), ("static", 5), ("static", -1), ("static", 1.5), ("static", "q"), ("name", 3),
+    ("donate", 3), ("rewrite", None), ("flush_subnormals", 1),
+])
+def test_options_are_checked(key: str, value: Any) -> None:
+    with pytest.raises(ag.AotgradError, match=f"{key}="):
+        C(lambda x, n=1: x, **{key: value})
+
+
+@pytest.mark.parametrize(("key", "value"), [("threads", 2), ("fast_math", True), ("flush_subnormals", True), ("memory_budget", 10**9), ("donate", "x")])
+def test_options_that_are_not_there_yet_say_so(key: str, value: Any) -> None:
+    with pytest.raises(NotImplementedError, match=f"{key}="):
+        C(lambda x: x, **{key: value})
+
+
+def test_numbers_of_more_than_64_bits() -> None:
+    f = C(lambda x, n: x * n)
+    for n in (2**63, -2**63 - 1):
+        with pytest.raises(ag.AotgradError, match="64 bits"):
+            f(X, n)
+    assert f(np.array([1]), 2**63 - 1)[0] == 2**63 - 1
+
+
+def test_a_deleted_global_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "W", X)
+    f = C(_with_w)
+    f(X)
+    monkeypatch.delitem(globals(), "W")
+    with pytest.raises(ag.AotgradError, match="W"):
+        f(X)
+    monkeypatch.setitem(globals(), "W", X + 1)
+    np.testing.assert_array_equal(f(X), X * (X + 1))
+
+
+@pytest.mark.parametrize("transform", [ag.grad, ag.value_and_grad, ag.jacrev, ag.jacfwd, ag.hessian, lambda f: ag.vjp(f, X), lambda f: ag.jvp(f, (X,), (X,)), ag.compile])
+def test_transforms_of_what_cannot_be_called(transform: Any) -> None:
+    with pytest.raises(ag.AotgradError, match="int is not callable"):
+        transform(3)
+
+
+class Named(np.ndarray):
+    pass
+
+
+ENTRIES: list[Any] = [
+    lambda v: C(lambda x: x * 2)(v), lambda v: C(lambda x: x * v)(MATRIX), lambda v: C(lambda: v)(), lambda v: ag.grad(lambda x: (x * x).sum())(v), ag.sin, ag.tensor,
+    ag.from_numpy, lambda v: ag.add(v, v), lambda v: ag.tensor(MATRIX) + v, lambda v: ag.vjp(lambda x: x * 2, v)[0],
+    lambda v: ag.jvp(lambda x: x * 2, (v,), (MATRIX,))[0],
+    lambda v: C(ag.grad(lambda x: (x * x).sum()))(v), lambda v: ag.grad(lambda x: (x * v).sum())(MATRIX),
+]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_kinds_of_arrays(entry: Any) -> None:
+    entry(MATRIX.view(Named))
+    for bad in (np.ma.MaskedArray(MATRIX, MATRIX > 3), MATRIX.view(np.matrix)):
+        with pytest.raises(ag.AotgradError, match=type(bad).__name__):
+            entry(bad)
+
+
+# ---- writes --------------------------------------------------------------------------------------------------------------------------
+
+
+def _set_first(x: Any) -> Any:
+    x[0] = 9.0
+    return x.sum()
+
+
+def test_writes_into_tensors_are_kept() -> None:
+    for f in (_set_first, C(_set_first)):
+        t = ag.tensor(X)
+        for k in range(2):
+            assert float(f(t)) == 14.0 and t.tolist() == [9.0, 2.0, 3.0] and t._version == k + 1
+    array = X.copy()
+    assert C(_set_first)(array) == 14.0
+    np.testing.assert_array_equal(array, X)
+    t = ag.tensor(X)
+    assert C(lambda t: t.add_(1.0))(t).tolist() == [2.0, 3.0, 4.0] and t.tolist() == [2.0, 3.0, 4.0]
+    view = ag.tensor(X)
+
+    def through_a_view(x: Any) -> None:
+        x[1:].mul_(2.0)
+
+    assert C(through_a_view)(view) is None
+    assert view.tolist() == [1.0, 4.0, 6.0]
+
+
+def test_writes_into_tensors_have_a_history() -> None:
+    def f(x: Any, w: Any) -> Any:
+        y = x * 1.0
+        x.mul_(w)
+        return y
+
+    got = []
+    for g in (f, C(f)):
+        w = ag.tensor(X, requires_grad=True)
+        base = ag.tensor(X + 1, requires_grad=True)
+        x = base * 3.0
+        y = g(x, w)
+        (x * x + y).sum().backward()
+        got.append((x.tolist(), w.grad.tolist(), base.grad.tolist()))
+    assert got[0] == got[1]
+    leaf = ag.tensor(X, requires_grad=True)
+    with pytest.raises(ag.AotgradError, match="leaf"):
+        C(_set_first)(leaf)
+
+
+# ---- caches, and switching compilation off -------------------------------------------------------------------------------------------
+
+
+def test_variants_are_bounded() -> None:
+    f = C(lambda x, k: x + k, static="k")
+    f.trace(X, -1)
+    for k in range(300):
+        f.trace(X, k)
+    assert f.cache_info().variants == 256
+    assert "45 older" in f.explain(X, 299)
+    np.testing.assert_array_equal(f(X, 0), X)
+
+
+def test_loaded_kernels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = ag.frontend.kernels
+    monkeypatch.setattr(kernels, "_LOADED", 2)
+    monkeypatch.setattr(kernels._shared, "loaded", collections.OrderedDict())
+    made = [C(lambda x, k=k: x * 2.5 + k) for k in range(4)]
+    for k, f in enumerate(made):
+        np.testing.assert_array_equal(f(X), X * 2.5 + k)
+    assert len(kernels._shared.loaded) <= 2
+    for k, f in enumerate(made):
+        np.testing.assert_array_equal(f(X), X * 2.5 + k)
+
+
+def test_compilation_is_switched_off_when_a_function_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[type] = []
+    f = C(lambda x: (seen.append(type(x)), x * 2)[1])
+    with monkeypatch.context() as m:
+        m.setenv("AOTGRAD_DISABLE_COMPILE", "1")
+        off = C(lambda x: (seen.append(type(x)), x * 2)[1])
+        f(X)
+    for _ in range(2):
+        off(X)
+    assert seen == [np.ndarray] * 3
+    f(X)
+    f(X)
+    assert len(seen) == 4

@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,13 +21,14 @@ from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad.ir.transforms.stabilise import Stabilise
 from aotgrad_runtime import call, modes
-from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.arrays import DTYPES, check_kind, native
 from aotgrad_runtime.call import ArgSpec, Sym
 from aotgrad_runtime.dtypes import DType, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, compiler, detour, kernels, profiling, sources, split, structured, taped
+from . import anomaly, compiler, detour, inplace, kernels, profiling, sources, split, structured, taped
+from .options import Options
 from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .static import static_key
@@ -40,26 +42,6 @@ __all__ = ["Options", "compile"]
 F = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a function is compiled; see ``compile``."""
-
-    static: tuple[Any, ...] = ()
-    threads: int | str = 1
-    layout: str = "auto"
-    checks: bool = True
-    verify: int = 0
-    rewrite: bool = True
-    fast_math: bool = False
-    flush_subnormals: bool = False
-    donate: tuple[str, ...] = ()
-    memory_budget: int | None = None
-
-    def codegen(self) -> Codegen:
-        """What the compiler needs to know; part of the cache key."""
-        return Codegen(checks=self.checks)
-
-
 # ---- signatures ---------------------------------------------------------------------------------------------------------------------
 
 def _spec(x: Any, static: bool) -> Any:
@@ -69,12 +51,15 @@ def _spec(x: Any, static: bool) -> Any:
     if isinstance(x, Tensor):
         return ("tensor", type(x)._value_type, x._data.dtype, x._data.ndim, kernels.dense_order(x._data) or None)
     if isinstance(x, np.ndarray):
+        check_kind(x)
         if x.dtype.kind not in "fiub":
             native(x)
         return ("array", x.dtype.newbyteorder("="), x.ndim, kernels.dense_order(x) or None)
     if isinstance(x, np.generic) and not static:
         return ("scalar", x.dtype)
     if type(x) in (float, int) and not static:
+        if type(x) is int and not -(1 << 63) <= x < 1 << 63:
+            raise AotgradValueError(f"the integer argument {x} does not fit in 64 bits; pass a float, or name the parameter in static=")
         return (type(x),)
     return ("static", static_key(x))
 
@@ -107,10 +92,17 @@ class Variant:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     watch: Watch = field(default_factory=Watch)  # what the trace saw of names
+    written: list[int] = field(default_factory=list)  # leaves that get new numbers: the last outputs
 
 
 _TRACED = object()
+_VARIANTS = 256  # traces kept per function
 _ENTRIES = 16  # structures with an entry of their own, at most: they are tried one after the other
+
+
+def _disabled() -> bool:
+    """Whether compiled functions run as plain Python: read when one is made, and at every call that goes through Python."""
+    return os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1"
 
 
 def _identifier(path: str) -> str:
@@ -196,6 +188,9 @@ class State:
         self.callable: Any = None
         self.paused = False
         self.entries: dict[Any, structured.Entry] = {}
+        self.order: deque[Any] = deque()  # keys of the variants, oldest first
+        self.dropped = 0
+        self.disabled = _disabled()
         self.runs: tuple[Callable[[tuple[Any, ...], dict[str, Any]], Any], ...] = ()  # those of the entries
 
     def _static_names(self) -> set[Any]:
@@ -208,8 +203,11 @@ class State:
                     raise AotgradValueError(f"static={s!r}: {self.name} has no such parameter; it takes {', '.join(params)}")
                 if isinstance(s, str) and s in params:
                     named.add(params.index(s))
-                elif isinstance(s, int) and s < len(params):
-                    named.add(params[s])
+                elif isinstance(s, int):
+                    many = any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values())
+                    if s < 0 or (s >= len(params) and not many):
+                        raise AotgradValueError(f"static={s}: {self.name} has no parameter at that position; it takes {', '.join(params) or 'none'}")
+                    named |= {params[s]} if s < len(params) else set()
         return named
 
     # ---- calls --------------------------------------------------------------------------------------------------------------------
@@ -224,7 +222,7 @@ class State:
         return self._slow(args, kwargs)
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1":
+        if self.disabled or _disabled():
             return self.f(*args, **kwargs)
         out = None if self.has_out else kwargs.pop("out", None)
         leaves, tree = tree_flatten((args, kwargs))
@@ -266,11 +264,28 @@ class State:
                     variant = self.trace(leaves, tree, static | forced)
                 break
             except NeedStatic as need:
-                forced = forced | {need.index}
-                self.forced[base] = forced
-                key = (base, tuple(leaves[i] for i in sorted(forced)))
-        self.variants.setdefault(key, []).append(variant)
+                more = {need.index}
+            except Exception:
+                more = {i for i, x in enumerate(leaves) if type(x) is int} - static - forced  # perhaps one of them is a size: then its number helps
+                if not more:
+                    raise
+            forced = forced | more
+            key = (base, tuple(leaves[i] for i in sorted(forced)))
+        if forced:
+            self.forced[base] = forced
+        self._keep(key, variant)
         return variant, True
+
+    def _keep(self, key: Any, variant: Variant) -> None:
+        """Remembers a variant; the oldest goes when there are too many."""
+        self.variants.setdefault(key, []).append(variant)
+        self.order.append(key)
+        if len(self.order) > _VARIANTS:
+            oldest = self.order.popleft()
+            self.variants[oldest].pop(0)
+            if not self.variants[oldest]:
+                del self.variants[oldest]
+            self.dropped += 1
 
     def trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], name: str | None = None) -> Variant:
         """Runs the function on traced values."""
@@ -293,10 +308,14 @@ class State:
                 traced._leaf_index = i
             given.append(traced)
             dynamic.append(_Leaf(i, t, traced._weak))
+        before = [x._value if isinstance(x, Traced) else None for x in given]
         args, kwargs = tree_unflatten(tree, given)
         out_tree, constants = self._run(trace, args, kwargs)
+        written = [i for i, (x, v) in enumerate(zip(given, before)) if v is not None and x._value is not v and type(leaves[i]) is Tensor]
+        trace.block.outputs += [trace.value_of(given[i]) for i in written]
         holders = [x for x in given if not isinstance(x, Traced)]
         variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors)
+        variant.written = written
         variant.seconds = time.perf_counter() - started
         variant.records = not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
         return variant
@@ -314,6 +333,10 @@ class State:
                     else:
                         constants.append(x)
         except Exception as error:
+            lost = isinstance(error, (NameError, AttributeError, LookupError))
+            gone = next((name for vs in self.variants.values() for v in vs if (name := v.watch.missing())), None) if lost else None
+            if gone is not None:
+                raise AotgradRuntimeError(f"{self.name}: {gone}, which an earlier call read, is gone ({error}); define it again before the call") from error
             found = unwrap_error(error)
             if found is error:
                 raise
@@ -360,6 +383,8 @@ class State:
             cls = Tensor if variant.tensors else ArrayTensor
             run = split.apply if not variant.records else modes.enable_grad(split.apply)
             results = run(program, given, cls)
+        for i, new in zip(variant.written, results[len(results) - len(variant.written):]):
+            inplace.store(leaves[i], new, self.name)
         it = iter(results)
         return tree_unflatten(variant.out_tree, [next(it) if c is _TRACED else c for c in variant.out_constants])
 
@@ -561,7 +586,10 @@ def _fits(variant: Variant, leaves: Sequence[Any]) -> bool:
         return False
     arrays = [_array(leaves[leaf.index]) for leaf in variant.leaves]
     for obj, source in variant.hidden:
-        now = sources.read(obj, source)
+        try:
+            now = sources.read(obj, source)
+        except (LookupError, AttributeError, ValueError):  # the name is gone
+            return False
         if isinstance(now, Tensor) != isinstance(obj, Tensor) or not isinstance(now, (Tensor, np.ndarray)):
             return False
         arrays.append(_array(now))
@@ -596,6 +624,8 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     calls of each signature with the interpreter. ``checks=False`` drops index-range checks: reads out
     of range give the nearest element (0 of an empty dim), writes out of range are dropped. Errors are ``AotgradError``s that name the user's line.
 
+    With ``AOTGRAD_DISABLE_COMPILE=1`` in the environment when this is called, the plain ``f`` runs at every call; set later, from the next call that needs a trace.
+
     >>> import numpy as np, aotgrad as ag
     >>> f = ag.compile(lambda x: (x * x).sum())
     >>> f(np.array([1.0, 2.0, 3.0]))
@@ -606,8 +636,12 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
                                  donate=donate, rewrite=rewrite, fast_math=fast_math, flush_subnormals=flush_subnormals)
     if not callable(f):
         raise AotgradTypeError(f"compile: {type(f).__name__} is not callable; pass a function")
-    given = (static,) if isinstance(static, (str, int)) else tuple(static)
-    options = Options(given, threads, layout, checks, verify, rewrite, fast_math, flush_subnormals, tuple(donate), memory_budget)
+    given = (static,) if isinstance(static, (str, int)) else tuple(static) if isinstance(static, (tuple, list, set, frozenset)) else static
+    named: Any = (donate,) if isinstance(donate, str) else tuple(donate) if isinstance(donate, (tuple, list, set, frozenset)) else donate
+    options = Options(given, threads, layout, checks, verify, rewrite, fast_math, flush_subnormals, named, memory_budget)
+    if name is not None and not isinstance(name, str):
+        raise AotgradTypeError(f"name={name!r}: the name of a compiled function is a str")
+    options.check()
     title = name or str(getattr(f, "__name__", type(f).__name__))
     state = State(f, _identifier(title.strip("<>")), options)
     made = call.make_callable(title, state.slow, wrapped=f if hasattr(f, "__name__") else None)
@@ -662,10 +696,20 @@ def _lower(state: State, *args: Any, **kwargs: Any) -> Lowered:
 
 def _prebind(state: State, *args: Any, out: Any = None) -> Any:
     """A function without arguments on fixed buffers: ``run()`` reads the arrays given here and fills ``run.out``, made now unless given."""
+    names = leaf_names(state.signature, tree_flatten((args, {}))[1])
+    for name, x in zip(names, tree_flatten((args, {}))[0]):
+        if isinstance(x, Tensor) or (isinstance(x, np.ndarray) and (type(x) is not np.ndarray or not x.flags.aligned or kernels.dense_order(x) is False)):
+            raise AotgradTypeError(f"prebind: {name} is a {type(x).__name__} that is not dense and aligned; run() reads the memory given here, so pass "
+                                   "a NumPy array that is (np.ascontiguousarray(x), or np.require(x, requirements='CA'))")
+    if any(isinstance(x, (list, tuple, dict)) for x in args):
+        raise AotgradTypeError(f"prebind: {state.name} is given a container; bind a function that takes its arrays as arguments of their own")
     variant, leaves = _variant_for(state, args, {})
     specs = state._fast_specs(variant, leaves)
     if specs is None:
-        raise AotgradTypeError(f"prebind: {state.name} takes arguments that are not plain arrays and numbers; bind a function of arrays")
+        raise AotgradTypeError(f"prebind: {state.name} takes or reads something else than plain arrays and numbers (f.explain(...) lists it); bind a function of arrays")
+    if variant.watch.places or any(not isinstance(source, call.Fixed) for _, source in variant.hidden):
+        what = [str(source) for _, source in variant.hidden] + [str(p) for p, _, _ in variant.watch.places]
+        raise AotgradTypeError(f"prebind: {state.name} reads names that may be bound anew later ({what[0]}), which run() would not see; pass them as arguments")
     result = state.execute(_one_kernel(state, variant, "prebind"), leaves)
     outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
     instance = state.program(variant).kernel.instance(specs, False, functools.partial(state._failed, variant), npos=len(args))
@@ -694,6 +738,8 @@ def _explain(state: State, *args: Any, **kwargs: Any) -> str:
     variant, _ = _variant_for(state, args, kwargs)
     program = state.program(variant)
     lines = [f"{state.name}: {state.traces} trace(s), {sum(map(len, state.variants.values()))} variant(s)"]
+    if state.dropped:
+        lines.append(f"  {state.dropped} older variant(s) dropped: at most {_VARIANTS} are kept; pass values that change often as arrays or floats")
     lines += [f"  argument {i}: {t}" for i, t in enumerate(variant.func.arg_types)]
     lines += [f"  result {i}: {t}" for i, t in enumerate(variant.func.out_types)]
     lines += [f"  re-read at every call: {type(obj).__name__} from {source}" for obj, source in variant.hidden]

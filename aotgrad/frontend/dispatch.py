@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import aotgrad.ir.ops  # noqa: F401  (fills the registry)
 from aotgrad.ir import Func, TensorType, Value
 from aotgrad.ir.transforms.rewrite import substitute_func
-from aotgrad_runtime.arrays import DTYPES, defaults, encode_bfloat16, native
+from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, native
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
@@ -123,6 +124,9 @@ def _bad(public: Public, x: Any) -> AotgradTypeError:
 def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour, trace: Trace) -> Any:
     if current() is None:
         raise AotgradTypeError(f"{user_loc()}: a value traced in {trace.name!r} is used outside the call that made it; return it from the function instead of keeping it")
+    for k, v in arguments.items():
+        if isinstance(v, Traced) and k not in public.tensors and "_leaf_index" in v.__dict__:
+            arguments[k] = operator.index(v)  # an integer that decides the program: the trace starts again with its number
     b = FrontBuilder(trace, flavour.torch, user_loc())
     wrapped = [_traced_operand(public, x, trace) for x in operands]
     results = emit_public(public, b, _replaced(public, arguments, wrapped))
@@ -158,6 +162,7 @@ def _captured(x: Any, data: Any, trace: Trace) -> Operand:
     if isinstance(x, np.generic):
         v = trace.builder.constant(value=np.array(x))
     else:
+        check_kind(x)
         v = trace.capture(x, data)
     return Operand(Kind(v.type.dtype, False, len(v.type.shape)), v)
 
@@ -204,6 +209,8 @@ def _key(public: Public, arguments: dict[str, Any], operands: list[Any], flavour
             data = x._data
             key += (data.dtype.char, data.shape) if not x._weak else (data.dtype.char, data.shape, "weak")
         elif isinstance(x, np.ndarray):
+            if type(x) is not np.ndarray:
+                check_kind(x)
             key += (x.dtype.char, x.shape)
         elif isinstance(x, np.generic):
             key += (x.dtype.char, ())

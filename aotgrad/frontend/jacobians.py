@@ -11,7 +11,7 @@ from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import dispatch
-from .leaves import F, argnums_of, check_float, differentiable, dtype_of, flavour_of, like_name, nested, release, state, tracing_any, tree_flatten_nones
+from .leaves import F, argnums_of, check_callable, check_float, differentiable, dtype_of, flavour_of, like_name, nested, release, state, tracing_any, tree_flatten_nones
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .traced_transforms import traced_jacobian
 from .transforms import Taped, detached, gradients, jvp, or_zero
@@ -38,6 +38,7 @@ def _stacked(rows: list[Any], lead: tuple[int, ...], rest: tuple[int, ...], dtyp
 
 def jacrev(f: F, argnums: Any = 0) -> F:
     """The Jacobian by reverse mode: for each result leaf and argument leaf an array of shape ``result.shape + argument.shape``."""
+    check_callable(f, "jacrev")
 
     def run(*args: Any, **kwargs: Any) -> Any:
         nums = argnums_of(argnums, len(args))
@@ -82,6 +83,7 @@ def _released(x: Any) -> Any:
 
 def jacfwd(f: F, argnums: Any = 0) -> F:
     """The Jacobian by forward mode; shapes as in ``jacrev``."""
+    check_callable(f, "jacfwd")
 
     def run(*args: Any, **kwargs: Any) -> Any:
         nums = argnums_of(argnums, len(args))
@@ -146,4 +148,5 @@ jacobian = jacrev
 
 def hessian(f: F, argnums: Any = 0) -> F:
     """The matrix of second derivatives of a scalar function: forward over reverse."""
+    check_callable(f, "hessian")
     return like_name(jacfwd(jacrev(f, argnums), argnums), f, "hessian")

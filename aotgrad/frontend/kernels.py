@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,10 +61,11 @@ class _Shared:
         self.cache: ObjectCache | None = None
         self.target: Target | None = None
         self.source: str = ""
-        self.loaded: dict[str, Kernel] = {}
+        self.loaded: OrderedDict[str, Kernel] = OrderedDict()  # the last ones: who uses a kernel holds it
 
 
 _shared = _Shared()
+_LOADED = 4096
 
 
 def cache() -> ObjectCache:
@@ -182,6 +184,7 @@ def build(func: Func, name: str, options: Options | None = None, on_error: Any =
     key = structural_hash(func, _places(func), name, repr(opts), repr(target()), __version__, _source_version())
     found = _shared.loaded.get(key)
     if found is not None:
+        _shared.loaded.move_to_end(key)
         return found
     entry = cache().get(key)
     if entry is None:
@@ -193,6 +196,8 @@ def build(func: Func, name: str, options: Options | None = None, on_error: Any =
     kernel = Kernel(func, name, library, entry.meta, flat, key)
     flat.add_instance(kernel.instance(kernel.arg_specs(), False, on_error))
     _shared.loaded[key] = kernel
+    if len(_shared.loaded) > _LOADED:
+        _shared.loaded.popitem(last=False)
     return kernel
 
 
@@ -209,10 +214,10 @@ def packed(data: Any, t: TensorType) -> Any:
     if t.layout is None:
         if data.flags.c_contiguous and data.flags.aligned and type(data) is np.ndarray:
             return data
-        return np.ascontiguousarray(data).reshape(data.shape)
+        return np.require(data, requirements=("C", "A", "E")).reshape(data.shape)
     order = t.layout.order
     inverse = np.argsort(order)
-    return np.ascontiguousarray(data.transpose(order)).transpose(inverse)
+    return np.require(data.transpose(order), requirements=("C", "A", "E")).transpose(inverse)
 
 
 def static_shape(t: TensorType) -> bool:

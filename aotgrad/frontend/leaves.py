@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import TensorType
-from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.arrays import DTYPES, check_kind, native
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import edge_of
@@ -24,8 +24,9 @@ from .pytree import TreeDef, tree_flatten
 from .subtrace import is_leaf_array
 from .trace import Traced, current
 
-__all__ = ["F", "apart", "argnums_of", "as_tensor_like", "borrowed", "check_float", "differentiable", "dtype_of", "flavour_of", "fresh", "inside_transform",
-           "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "twin", "with_aux"]
+__all__ = ["F", "apart", "argnums_of", "as_tensor_like", "borrowed", "check_callable", "check_float", "differentiable", "dtype_of", "flavour_of", "fresh",
+           "inside_transform", "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "twin",
+           "with_aux"]
 
 F = Callable[..., Any]
 
@@ -60,6 +61,7 @@ def dtype_of(x: Any) -> DType:
 
 
 def differentiable(x: Any) -> bool:
+    check_kind(x)
     return is_leaf_array(x) and dtype_of(x).is_differentiable
 
 
@@ -244,3 +246,9 @@ def tree_flatten_nones(tree: Any, like: TreeDef) -> list[Any]:
     else:
         children = list(tree)
     return [x for c, t in zip(children, like.children) for x in tree_flatten_nones(c, t)]
+
+
+def check_callable(f: Any, what: str) -> None:
+    """A transform is given a function."""
+    if not callable(f):
+        raise AotgradTypeError(f"{what}: {type(f).__name__} is not callable; pass a function")

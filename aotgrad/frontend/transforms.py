@@ -23,6 +23,7 @@ from .leaves import (
     argnums_of,
     as_tensor_like,
     borrowed,
+    check_callable,
     check_float,
     differentiable,
     dtype_of,
@@ -130,6 +131,7 @@ def value_and_grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
     >>> ag.value_and_grad(lambda x: (x * x).sum())(np.array([1.0, 2.0]))
     (np.float64(5.0), array([2., 4.]))
     """
+    check_callable(f, "value_and_grad")
 
     def both(*args: Any, **kwargs: Any) -> Any:
         nums = argnums_of(argnums, len(args))
@@ -170,6 +172,7 @@ def grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
     >>> ag.grad(ag.grad(lambda x: x ** 3))(2.0)
     np.float64(12.0)
     """
+    check_callable(f, "grad")
     both = value_and_grad(f, argnums, has_aux)
 
     def only(*args: Any, **kwargs: Any) -> Any:
@@ -187,6 +190,7 @@ def vjp(f: F, *xs: Any) -> tuple[Any, F]:
     >>> pullback(np.array([1.0, 10.0]))
     (array([ 2., 60.]),)
     """
+    check_callable(f, "vjp")
     if tracing_any(xs):
         return traced_vjp(f, xs)
     run = Taped(f, xs, {}, tuple(range(len(xs))), own=True)
@@ -212,6 +216,7 @@ def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
     >>> ag.jvp(lambda x: x * x, (3.0,), (1.0,))
     (np.float64(9.0), np.float64(6.0))
     """
+    check_callable(f, "jvp")
     return _jvp(f, xs, ts, "jvp")
 
 
@@ -267,6 +272,7 @@ def hvp(f: F, xs: Any, vs: Any) -> Any:
     >>> ag.hvp(lambda x: (x ** 3).sum(), np.array([1.0, 2.0]), np.array([1.0, 0.0]))
     array([6., 0.])
     """
+    check_callable(f, "hvp")
     many = isinstance(xs, tuple)
     inputs, vectors = (xs, vs) if many else ((xs,), (vs,))
     nums = tuple(range(len(inputs)))
@@ -280,6 +286,7 @@ def hvp(f: F, xs: Any, vs: Any) -> Any:
 
 def linearize(f: F, *xs: Any) -> tuple[Any, F]:
     """``(f(*xs), jvp_fn)``: the linear part at ``xs``, traced once, ready for many tangents."""
+    check_callable(f, "linearize")
     if tracing_any(xs):
         return traced_linearize(f, xs)
     return _linearize_eager(f, xs)

@@ -184,10 +184,11 @@ def _read(path: Path) -> Any:
 
 @dataclass
 class Watch:
-    """``places``: what was seen of names; ``shared``: groups of places that held one object."""
+    """``places``: what was seen of names; ``shared``: groups of places that held one object; ``inputs``: places of arrays that are read at every call."""
 
     places: list[tuple[Path, Any, Any]] = field(default_factory=list)  # (place, what was seen of it, the object)
     shared: list[list[Path]] = field(default_factory=list)
+    inputs: list[Path] = field(default_factory=list)
     specs: list[ArgSpec] | None = field(default_factory=list)  # for the trampoline, which compares identities; None where it cannot see a change
 
     def holds(self) -> bool:
@@ -200,7 +201,7 @@ class Watch:
 
     def missing(self) -> str | None:
         """A watched name that is gone."""
-        return next((str(path) for path, _, _ in self.places if _read(path) is _MISSING), None)
+        return next((str(path) for path in [*self.inputs, *[p for p, _, _ in self.places]] if _read(path) is _MISSING), None)
 
 
 def watch(found: Sequence[tuple[Path, Any]], captured: set[int]) -> Watch:
@@ -216,6 +217,7 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int]) -> Watch:
         if not plain_value:
             groups.setdefault(id(value), []).append((path, value))
         if id(value) in captured:
+            out.inputs.append(path)
             continue
         if not path.steps and isinstance(path.root, Fixed):
             continue  # an argument or the object a method is bound to: it stays

@@ -12,7 +12,7 @@ from .dtypes import DType
 from .errors import AotgradTypeError, AotgradValueError
 from .tape import Value
 
-__all__ = ["DTYPES", "array_of", "converted", "decode", "defaults", "encode_bfloat16", "get_default_dtype", "native", "set_default_dtype"]
+__all__ = ["DTYPES", "array_of", "check_kind", "converted", "decode", "defaults", "encode_bfloat16", "get_default_dtype", "native", "set_default_dtype"]
 
 Array = np.ndarray[Any, Any]
 DTYPES: Final[dict[Any, DType]] = {d.np: d for d in dtypes.ALL}  # uint16 is bfloat16's storage and nothing else
@@ -70,8 +70,17 @@ def converted(data: Array, dtype: DType) -> Array:
         return values.astype(dtype.np)
 
 
+def check_kind(data: Any) -> None:
+    """Refuses masked arrays and ``numpy.matrix``, whose arithmetic is another; other subclasses of ndarray count as arrays."""
+    if type(data) is not np.ndarray and any(k.__name__ in ("MaskedArray", "matrix") and k.__module__.startswith("numpy") for k in type(data).__mro__):
+        how = "data.filled(value), and handle the mask yourself" if hasattr(data, "mask") else "np.asarray(data)"
+        raise AotgradTypeError(f"{type(data).__name__} is not supported: its arithmetic differs from that of arrays; pass {how}")
+
+
 def native(data: Array) -> Array:
     """The array in native byte order; raises ``AotgradTypeError`` for a dtype that is not supported."""
+    if type(data) is not np.ndarray:
+        check_kind(data)
     if data.dtype in DTYPES and data.dtype != np.uint16:
         return data if type(data) is np.ndarray else data.view(np.ndarray)
     return data.astype(dtypes.as_dtype(data.dtype).np)
@@ -106,6 +115,7 @@ def array_of(data: Any, dtype: DType | None) -> Array:
         return np.array(data._data) if dtype is None or dtype is data._dtype else converted(data._data, dtype)
     if isinstance(data, (list, tuple)) and any(isinstance(leaf, Value) for leaf in _leaves(data)):
         data = _stacked(data)
+    check_kind(data)
     weak = not isinstance(data, (np.ndarray, np.generic)) and not any(isinstance(leaf, (np.ndarray, np.generic)) for leaf in _leaves(data))
     try:
         raw = np.array(data)
