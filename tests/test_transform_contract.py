@@ -248,3 +248,53 @@ def test_while_loop() -> None:
         ag.compile(power)(2.0)
     with pytest.raises(AotgradTypeError, match="carry"):
         ag.while_loop(lambda c: True, lambda c: (c, c), 1.0)
+
+
+# ---- matrices, messages, rules --------------------------------------------------------------------------------------------------------
+
+def test_jacobians_of_one_element() -> None:
+    for f in (lambda x: x.sum(keepdims=True), lambda x: (x * x).sum().reshape(1, 1), lambda x: (x * x).sum()):
+        for x in (X2, np.ones((2, 2)), np.ones(1)):
+            for make in (ag.jacrev, ag.jacfwd):
+                np.testing.assert_array_equal(ag.compile(make(f))(x), make(f)(x))
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_grad_of_a_vector_shows_its_shape(wrap: Any) -> None:
+    with pytest.raises(AotgradValueError, match=r"shape \(2,\)"):
+        wrap(ag.grad(lambda x: x * x))(X2)
+
+
+def _sine() -> Any:
+    @ag.custom_vjp
+    def h(x: Any) -> Any:
+        return np.sin(x)
+
+    h.defvjp(lambda x: (h(x), x), lambda x, g: (g * 7.0 * np.cos(x),))
+    return h
+
+
+def _exponential() -> Any:
+    @ag.custom_vjp
+    def h(x: Any) -> Any:
+        return np.exp(x)
+
+    def fwd(x: Any) -> Any:
+        y = h(x)
+        return y, y
+
+    h.defvjp(fwd, lambda y, g: (g * 3.0 * y,))  # what is kept has the rule's derivative too
+    return h
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+@pytest.mark.parametrize(("make", "first", "second"), [
+    (_sine, 7.0 * np.cos(X2), -7.0 * np.sin(X2)), (_exponential, 3.0 * np.exp(X2), 9.0 * np.exp(X2))], ids=["sin", "exp"])
+def test_forward_rules_that_call_their_function(wrap: Any, make: Any, first: Any, second: Any) -> None:
+    h = make()
+    np.testing.assert_allclose(wrap(lambda x: h(x))(X2), h(X2))
+    np.testing.assert_allclose(wrap(ag.grad(lambda x: h(x).sum()))(X2), first)
+    np.testing.assert_allclose(wrap(lambda x: ag.jvp(h, (x,), (x,))[1])(X2), first * X2)
+    np.testing.assert_allclose(wrap(lambda x: ag.linearize(h, x)[1](x))(X2), first * X2)
+    np.testing.assert_allclose(ag.grad(wrap(lambda x: h(x).sum()))(X2), first)
+    np.testing.assert_allclose(wrap(ag.hessian(lambda x: h(x).sum()))(X2), np.diag(second))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,17 @@ from .trace import current
 __all__ = ["custom_jvp", "custom_vjp"]
 
 F = Callable[..., Any]
+
+
+class _Forward(threading.local):
+    """How many forward rules of a function are being traced around this call. A rule may call its function (``fwd = lambda x: (f(x), x)``): in the first one that is
+    a call with rules, for derivatives of what it keeps; further in the function runs plainly."""
+
+    def __init__(self) -> None:
+        self.of: dict[Any, int] = {}
+
+
+_forward = _Forward()
 
 
 class _Call:
@@ -74,7 +86,14 @@ class _Call:
         """Results, and what the reverse rule is to be given."""
         if self.owner.bwd is None:
             return self.plain(arrays), None
-        found = self.owner.fwd(*self.every(arrays))
+        depth = _forward.of.get(self.owner, 0)
+        _forward.of[self.owner] = depth + 1
+        try:
+            found = self.owner.fwd(*self.every(arrays))
+        finally:
+            _forward.of[self.owner] = depth
+            if depth == 0:
+                del _forward.of[self.owner]
         if not isinstance(found, tuple) or len(found) != 2:
             raise AotgradTypeError(f"{self.owner.name}: the forward rule must return (result, residuals), but returned {type(found).__name__}")
         return self.outputs(found[0]), found[1]
@@ -234,6 +253,8 @@ class _Custom:
         call = _Call(self, self._positional(args, kwargs))
         arrays = call.arrays
         if current() is not None:
+            if _forward.of.get(self, 0) > 1:
+                return self.fun(*args, **kwargs)
             outs = call_traced(arrays, _TracedCall(call))
             return tree_unflatten(call.out_tree, outs)
         if any(isinstance(x, Dual) for x in arrays):

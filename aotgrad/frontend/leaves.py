@@ -22,7 +22,7 @@ from .program import Program
 from .promotion import python_dtype
 from .pytree import TreeDef, tree_flatten
 from .subtrace import is_leaf_array
-from .trace import Traced, current
+from .trace import Traced, current, plain_size
 
 __all__ = ["F", "apart", "argnums_of", "as_tensor_like", "borrowed", "check_callable", "check_float", "differentiable", "dtype_of", "flavour_of", "fresh",
            "inside_transform", "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "twin",
@@ -192,6 +192,9 @@ def scalar_output(out: Any, name: str) -> Any:
     if isinstance(out, (tuple, list, dict)):
         raise AotgradTypeError(f"grad of {name}: the function returned a {type(out).__name__}; return one number, or pass has_aux=True for (value, aux)")
     shape = tuple(out.shape) if hasattr(out, "shape") else ()
+    trace = current()
+    if trace is not None:
+        shape = tuple([n if (n := trace.example(plain_size(d))) is not None else d for d in shape])
     if shape != ():
         raise AotgradValueError(f"grad of {name}: the result has shape {shape}; a gradient needs a 0-d result. Reduce it (for example with .sum()), or use jacrev or vjp")
     if not is_leaf_array(out) or not dtype_of(out).is_differentiable:

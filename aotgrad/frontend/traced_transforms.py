@@ -105,6 +105,8 @@ def traced_grad(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[i
 def fitted(b: Any, given: Any, like: Value, trace: Trace, what: str) -> Value:
     """A tangent or cotangent as a value of the type of ``like``: sizes that must be equal are joined, or guarded."""
     v, shape = as_value(given, trace), like.type.shape
+    if v.type.dtype.is_complex and not like.type.dtype.is_complex:
+        raise AotgradTypeError(f"{user_loc()}: {what}: a complex array was given for a value of dtype {like.type.dtype.name}; give its .real part")
     if len(v.type.shape) != len(shape):
         raise AotgradValueError(f"{user_loc()}: {what} of rank {len(v.type.shape)} was given for a value of rank {len(shape)}")
     for i, (have, want) in enumerate(zip(v.type.shape, shape)):
@@ -195,9 +197,10 @@ def _sweep_rows(run: Inline, k: int, ins: Sequence[Value]) -> list[Any]:
         cts = [_one_hot(b, i, out.type) if j == k else None for j in range(len(run.outs))]
         return run.gradients(b, cts)
 
-    if out.type.shape == ():
-        found = run.gradients(run.b, [run.b.full_like(out, 1) if j == k else None for j in range(len(run.outs))])
-        return list(found)
+    if out.type.size == 1:
+        one = run.b.full_like(out, 1)
+        found = run.gradients(run.b, [one if j == k else None for j in range(len(run.outs))])
+        return [run.b.to_shape(v, (*out.type.shape, *x.type.shape)) for v, x in zip(found, ins)]
     found = _sweep(run, out.type.size, body)
     return [run.b.to_shape(v, (*out.type.shape, *x.type.shape)) for v, x in zip(found, ins)]
 
