@@ -135,7 +135,6 @@ def _logical(name: str, kind: str, ref: Any, operators: tuple[str, ...]) -> None
 _logical("logical_and", "and", np.logical_and, ("__and__", "__rand__"))
 _logical("logical_or", "or", np.logical_or, ("__or__", "__ror__"))
 _logical("logical_xor", "xor", np.logical_xor, ("__xor__", "__rxor__"))
-register(OpDef(
 
 
 def _int_samples() -> Iterable[Sample]:
@@ -156,6 +155,7 @@ for _name, _fn in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bi
 for _name, _fn in (("left", np.left_shift), ("right", np.right_shift)):
     _bitwise(f"{_name}_shift", f"Bits of x moved {_name} by y places.", _fn, lambda k, op, x, y, way=_name: k.shift(way, x, y), "iu",
              (f"{_name}_shift", f"bitwise_{_name}_shift"), ("__lshift__", "__rlshift__") if _name == "left" else ("__rshift__", "__rrshift__"))
+register(OpDef(
     "logical_not", "Elementwise not of bools.", ("x",), elementwise_rule("b"), np.logical_not, Zero(), Scalar(lambda k, op, x: k.logical("xor", x, k.const(True, x))),
     samples=lambda: (Sample(s.operands[:1], name=s.name) for s in _bool_samples()), layouts="elementwise", exact=True,
     front=Front("logical_not(input)", promote="bool", np=("logical_not",), operator=("__invert__",))))
