@@ -480,3 +480,14 @@ def test_compilation_is_switched_off_when_a_function_is_made(monkeypatch: pytest
     f(X)
     f(X)
     assert len(seen) == 4
+
+
+def test_instances_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(C.__globals__, "_VARIANTS", 4)
+    f = C(_with_w)
+    for k in range(8):
+        monkeypatch.setitem(globals(), "W", float(k))
+        np.testing.assert_array_equal(f(X), X * k)
+    assert len(f.instances()) <= 4 and f.cache_info().variants == 4
+    monkeypatch.setitem(globals(), "W", 0.0)
+    np.testing.assert_array_equal(f(X), X * 0)

@@ -282,9 +282,11 @@ class State:
         self.order.append(key)
         if len(self.order) > _VARIANTS:
             oldest = self.order.popleft()
-            self.variants[oldest].pop(0)
-            if not self.variants[oldest]:
-                del self.variants[oldest]
+            left = self.variants.get(oldest, [])[1:]
+            if left:
+                self.variants[oldest] = left
+            else:
+                self.variants.pop(oldest, None)
             self.dropped += 1
 
     def trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], name: str | None = None) -> Variant:
@@ -424,7 +426,8 @@ class State:
         if specs is None:
             self._add_entry(variant, leaves, tree)
             return
-        self.callable.add_instance(self._instance(variant, specs, len(leaves)))
+        if len(self.callable.instances()) < _VARIANTS:  # more would cost more to try than the way through Python
+            self.callable.add_instance(self._instance(variant, specs, len(leaves)))
 
     def _add_entry(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
         """A Python function for calls of this structure, in front of a trampoline for their leaves (see ``structured``)."""
@@ -440,7 +443,8 @@ class State:
             if found is None or len(self.entries) >= _ENTRIES:
                 return
             self.entries[key] = found
-        found.function.add_instance(self._instance(variant, specs, len(variant.leaves)))
+        if len(found.function.instances()) < _VARIANTS:
+            found.function.add_instance(self._instance(variant, specs, len(variant.leaves)))
         self.runs = tuple(e.run for e in self.entries.values())
 
     def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int) -> Any:
