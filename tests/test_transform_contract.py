@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -298,3 +299,58 @@ def test_forward_rules_that_call_their_function(wrap: Any, make: Any, first: Any
     np.testing.assert_allclose(wrap(lambda x: ag.linearize(h, x)[1](x))(X2), first * X2)
     np.testing.assert_allclose(ag.grad(wrap(lambda x: h(x).sum()))(X2), first)
     np.testing.assert_allclose(wrap(ag.hessian(lambda x: h(x).sum()))(X2), np.diag(second))
+
+
+# ---- numbers that leave ---------------------------------------------------------------------------------------------------------------
+
+def _stored(x: Any) -> Any:
+    o = np.zeros(2)
+    o[0] = x[0]
+    return o.sum() + x[0]
+
+
+TAKEN = {
+    "float": lambda x: float(x[0]) * x.sum(), "int": lambda x: int(x[0]) * x.sum(), "complex": lambda x: complex(x[0]).real * x.sum(),
+    "math": lambda x: math.sin(x[0]) * x.sum(), "asarray": lambda x: np.asarray(x).sum() * x[0], "array": lambda x: np.array([x[0], x[1]]).sum(),
+    "stored": _stored, "tolist": lambda x: x.tolist()[0] * x[0], "numpy": lambda x: x.numpy()[0] * x[0], "item": lambda x: x[0].item() * x[0],
+    "float64": lambda x: np.float64(x[0]) * x[0], "dot": lambda x: np.ones(2).dot(x),
+}
+
+
+@pytest.mark.parametrize("f", TAKEN.values(), ids=TAKEN)
+def test_numbers_do_not_leave_without_their_derivative(f: Any) -> None:
+    runs = (ag.grad(f), lambda x: ag.jvp(f, (x,), (x,)), lambda x: ag.vjp(f, x), ag.jacfwd(f), ag.jacrev(f), ag.hessian(f))
+    for run in runs:
+        with pytest.raises(AotgradTypeError, match=r"test_transform_contract\.py:\d+: .*x\.detach\(\)"):
+            run(X2)
+
+
+def test_looking_at_numbers_is_allowed() -> None:
+    def f(x: Any) -> Any:
+        assert f"{x[0]:.2f} {x[1]}" == "1.00 2.0" and "2." in repr(x) and str(x)
+        assert x.detach().numpy()[0] == 1.0 == float(x[0].detach()) and x.detach().tolist() == [1.0, 2.0]
+        assert np.asarray(ag.stop_gradient(x))[1] == 2.0 and ["a", "b"][np.argmax(x)] == "b" and int(x[0] > 0) == 1
+        with ag.no_grad():
+            y = x.copy()
+        return x.sum() if x[0] > 0 else -x.sum() * float(y[0].detach())
+
+    for g in (ag.grad, ag.jacfwd, ag.jacrev):
+        np.testing.assert_array_equal(g(f)(X2), [1.0, 1.0])
+
+
+def test_tensors_keep_what_torch_allows() -> None:
+    with pytest.warns(UserWarning, match="requires_grad"):
+        assert ag.grad(lambda x: x.sum() * float(x[0]))(ag.tensor([2.0, 1.0])).tolist() == [2.0, 2.0]
+    with pytest.raises(ag.AotgradRuntimeError, match="detach"):
+        ag.grad(lambda x: x.sum() * x.numpy()[0])(ag.tensor([2.0, 1.0]))
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_results_that_depend_on_nothing(wrap: Any) -> None:
+    for f in (lambda x: 3.0, lambda x: np.float64(3.0), lambda x: np.array(3.0), lambda x: WEIGHTS.sum()):
+        for run in (ag.grad(f), ag.value_and_grad(f)):
+            with pytest.raises(AotgradTypeError, match="does not depend"):
+                wrap(run)(X2)
+    for f in (lambda x: ag.tensor(3.0), lambda x: ag.ones(2).sum(), lambda x: 0.0 * x.sum() + 3.0):
+        np.testing.assert_array_equal(wrap(ag.grad(f))(X2), [0.0, 0.0])
+    assert float(wrap(ag.grad(ag.grad(lambda x: 3.0 * x)))(2.0)) == 0.0

@@ -213,6 +213,8 @@ def dual_class(cls: type[Any]) -> type[Any]:
     if found is None:
         read: dict[str, Any] = {name: property(operator.attrgetter(f"_primal.{name}")) for name in ("_data", "shape", "_dtype", "_node", "_index")}
         read["__repr__"] = _dual_text
+        if hasattr(cls, "_followed"):
+            read["_followed"] = property(lambda self: self._tangent is not None or self._primal._followed)
         read["_requires_grad"] = property(operator.attrgetter("_primal._requires_grad"), lambda self, on: setattr(self._primal, "_requires_grad", on))
         found = _dual_types[cls] = type(f"Dual{cls.__name__}", (Dual, cls), read)
         found._value_type = cls
@@ -283,19 +285,34 @@ def _own(out: Any, data: Any) -> Any:
     return mf.copy_to_strides(out, mf.preserved_strides(data.shape, tuple([s // data.itemsize for s in data.strides])))
 
 
-def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any]) -> list[Any]:
+_NOTHING: Any = ("nothing is recorded",)
+
+
+def _recipe(program: Program, active: tuple[bool, ...]) -> Any:
+    """What a recorded call with gradients for these inputs needs: the backward program, the node class, and which output of the node each result is (None: no part of
+    the graph)."""
     floats = _float_outputs(program)
-    if not floats:
+    found = _NOTHING
+    if floats:
+        pullback = program.pullback(active, tuple([t.dtype.is_differentiable for t in program.func.out_types]))
+        moves = pullback.moves  # where only some results belong to the graph
+        places = [floats.index(i) if i in floats and (moves is None or moves[i]) else None for i in range(len(program.func.outputs))]
+        found = (pullback, _node_type(program.name, len(floats)), places)
+    program.recipes[active] = found
+    return found
+
+
+def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any]) -> list[Any]:
+    active = tuple([isinstance(a, Tensor) and a._requires_grad and a._dtype.is_differentiable for a in args])
+    recipe = program.recipes.get(active) or _recipe(program, active)
+    if recipe is _NOTHING:
         return [wrap(o, cls) for o in outs]
-    active = tuple(isinstance(a, Tensor) and a._requires_grad and a._dtype.is_differentiable for a in args)
-    present = tuple(t.dtype.is_differentiable for t in program.func.out_types)
-    pullback = program.pullback(active, present)
+    pullback, kind, places = recipe
     inputs = {i: Kept(args[i]) for i in pullback.inputs}
     outputs: dict[int, SavedArray | Packed] = {}
     edges = tuple([edge_of(a) if on else (None, 0) for a, on, kept in zip(args, active, program.edges or active) if kept or program.edges is None])
-    node = _node_type(program.name, len(floats))(edges, (program, active, inputs, outputs, cls))
-    moves = pullback.moves  # where only some results belong to the graph
-    made = [make_output(o, node, floats.index(i), cls) if i in floats and (moves is None or moves[i]) else wrap(o, cls) for i, o in enumerate(outs)]
+    node = kind(edges, (program, active, inputs, outputs, cls))
+    made = [wrap(o, cls) if place is None else make_output(o, node, place, cls) for o, place in zip(outs, places)]
     for i in pullback.outputs:
         outputs[i] = cell_of(made[i]).save(outs[i])
         if recording.flags.on:

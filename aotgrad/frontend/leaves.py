@@ -24,8 +24,8 @@ from .pytree import TreeDef, tree_flatten
 from .subtrace import is_leaf_array
 from .trace import Traced, current, plain_size
 
-__all__ = ["F", "apart", "argnums_of", "as_tensor_like", "borrowed", "check_callable", "check_float", "differentiable", "dtype_of", "flavour_of", "fresh",
-           "inside_transform", "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "twin",
+__all__ = ["F", "apart", "argnums_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of", "flavour_of",
+           "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "twin",
            "with_aux"]
 
 F = Callable[..., Any]
@@ -201,6 +201,13 @@ def scalar_output(out: Any, name: str) -> Any:
         raise AotgradTypeError(f"grad of {name}: the result is {type(out).__name__}{' of ' + dtype_of(out).name if is_leaf_array(out) else ''}, "
                                "not a floating-point number")
     return out
+
+
+def check_depends(out: Any, name: str) -> None:
+    """A plain number or array was made without the differentiated arguments, or by taking their numbers away: a gradient of zeros would hide that."""
+    if not isinstance(out, Tensor):
+        raise AotgradTypeError(f"grad of {name}: the result is a plain {type(out).__name__} that does not depend on the differentiated arguments. "
+                               "Compute it from them with ag or NumPy functions; if it is meant to be constant, return 0.0 * x.sum() + the constant")
 
 
 def name_of(f: F) -> str:

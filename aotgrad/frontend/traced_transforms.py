@@ -14,7 +14,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import enable_grad
 
 from .front import FrontBuilder
-from .leaves import F, check_float, differentiable, match, name_of, scalar_output, with_aux
+from .leaves import F, check_depends, check_float, differentiable, match, name_of, scalar_output, with_aux
 from .pytree import tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
 from .trace import Trace, current, user_loc
@@ -49,7 +49,8 @@ class Inline:
             for i, n, (_, tree) in zip(nums, sizes, self.trees):
                 filled[i] = tree_unflatten(tree, full[at:at + n])
                 at += n
-            return enable_grad(f)(*filled, **kwargs)  # a gradient inside no_grad is a gradient still
+            self.raw = enable_grad(f)(*filled, **kwargs)  # a gradient inside no_grad is a gradient still
+            return self.raw
 
         flat_tree = tree_flatten(tuple(kept))[1]
         weak = [type(x) is float or getattr(x, "_weak", False) for x in self.arrays]
@@ -90,6 +91,9 @@ class Inline:
 
 def traced_grad(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, has_aux: bool) -> Any:
     run = Inline(f, args, kwargs, nums)
+    raw = with_aux(run.raw, has_aux, f)[0]
+    if is_leaf_array(raw):
+        check_depends(raw, name_of(f))
     tree = run.sub.out_tree
     run.differentiate()
     values = [run.wrapped(o) for o in run.outs]

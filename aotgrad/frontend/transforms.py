@@ -11,7 +11,7 @@ from aotgrad.ir import TensorType
 from aotgrad.ir.transforms.differentiate import linearize_func
 from aotgrad_runtime import engine
 from aotgrad_runtime.arrays import DTYPES, native
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import enable_grad
 from aotgrad_runtime.tensor import Tensor, wrap
 
@@ -24,6 +24,7 @@ from .leaves import (
     as_tensor_like,
     borrowed,
     check_callable,
+    check_depends,
     check_float,
     differentiable,
     dtype_of,
@@ -44,7 +45,7 @@ from .leaves import (
 )
 from .program import Program
 from .pytree import TreeDef, tree_flatten, tree_unflatten
-from .subtrace import Sub, is_leaf_array, traced_class
+from .subtrace import Sub, is_leaf_array, traced_class, unwrap_error
 from .traced_transforms import traced_grad, traced_jvp, traced_linearize, traced_vjp
 
 __all__ = ["Taped", "detached", "grad", "gradients", "hvp", "inside_transform", "jvp", "linearize", "or_zero", "value_and_grad", "vjp", "zero_like"]
@@ -121,7 +122,13 @@ def or_zero(g: Any, v: Any) -> Any:
 
 
 def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return f(*args, **kwargs)
+    try:
+        return f(*args, **kwargs)
+    except (TypeError, ValueError) as error:  # NumPy hides ours behind its own where a value is stored into an array
+        found = unwrap_error(error)
+        if found is error or isinstance(error, AotgradError):
+            raise
+        raise found from None
 
 
 def value_and_grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
@@ -140,6 +147,7 @@ def value_and_grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
         run = Taped(f, args, kwargs, nums)
         out, aux = with_aux(run.out, has_aux, f)
         out = scalar_output(out, name_of(f))
+        check_depends(out, name_of(f))
         one = _one_like(out, run.cls)
         grads = run.pull([out], [one])
         result = grads[0] if not isinstance(argnums, (tuple, list)) else tuple(grads)
@@ -239,7 +247,7 @@ def _jvp(f: F, xs: Sequence[Any], ts: Sequence[Any], what: str) -> tuple[Any, An
         with nested():
             duals = [make_dual(_plain(x, cls), as_tensor_like(t, cls, x, f"{what}: the tangent of argument {i}"), level) if differentiable(x) else x
                      for i, x, t in zip(places(tree), leaves, tangents)]
-            out = f(*tree_unflatten(tree, duals))
+            out = _guarded(f, tree_unflatten(tree, duals), {})
             outs, out_tree = tree_flatten(out)
             primals = [o._primal if isinstance(o, Dual) and o._level == level else o for o in outs]
             moved = [_tangent_of(o, level, cls) for o in outs]

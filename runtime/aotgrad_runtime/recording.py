@@ -14,7 +14,7 @@ import numpy as np
 from . import forks
 from .errors import AotgradRuntimeError, AotgradTypeError
 
-__all__ = ["checked", "flags", "note", "pop_hooks", "push_hooks", "set_anomaly", "state"]
+__all__ = ["checked", "flags", "note", "pop_hooks", "push_hooks", "set_anomaly", "state", "user_line"]
 
 Array = np.ndarray[Any, Any]
 
@@ -81,6 +81,16 @@ def _user_frames() -> traceback.StackSummary:
             frames.append((frame, frame.f_lineno))
         frame = frame.f_back  # type: ignore[assignment]
     return traceback.StackSummary.extract(reversed(frames), lookup_lines=False)
+
+
+def user_line() -> str:
+    """The innermost line of the user's program, for a message."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in (*_OURS, "numpy"):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "?"
 
 
 def note(node: Any) -> None:

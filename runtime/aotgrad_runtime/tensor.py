@@ -11,7 +11,7 @@ from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
-from . import arrays, dtypes, engine, modes, printing, tape
+from . import arrays, dtypes, engine, modes, printing, recording, tape
 from . import memory_format as mf
 from ._methods import TensorMethods
 from .arrays import DTYPES, decode, defaults, get_default_dtype, set_default_dtype
@@ -569,6 +569,45 @@ class ArrayTensor(Tensor):
     nbytes = property(lambda self: self._data.nbytes, doc="Bytes of all elements.")
     itemsize = property(lambda self: self._data.itemsize, doc="Bytes per element.")
     strides = property(lambda self: self._data.strides, doc="Steps between neighbours, in bytes.")
+
+    @property
+    def _followed(self) -> bool:
+        """Whether a derivative is being computed through this value: it would be lost where the numbers leave."""
+        return self._requires_grad and modes.state.grad
+
+    def _leave(self, what: str) -> None:
+        if self._followed:
+            raise AotgradTypeError(
+                f"{recording.user_line()}: {what} would take the numbers of a value that is being differentiated, and its derivative would be lost. Stay with the value: "
+                "ag and NumPy functions take it; build arrays with np.stack or ag.stack, write with x = x.at[i].set(v). To look at the numbers, or to treat them as "
+                "constants, use x.detach()")
+
+    def _plain(self, what: str) -> Array:
+        self._leave(what)
+        return self._data
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        self._leave("item()")
+        return super().item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers; a number for a 0-d array."""
+        self._leave("tolist()")
+        return super().tolist()
+
+    def _as_number(self, kind: str) -> Any:
+        self._leave(f"{kind}()")
+        if self._data.size != 1:
+            raise AotgradTypeError(f"only length-1 arrays can be converted to Python scalars, not one of shape {self._data.shape}")
+        value = decode(self._data).item()
+        if isinstance(value, complex) and kind != "complex":
+            raise AotgradTypeError(f"a complex array cannot become a Python {kind}; take .real first")
+        return value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        self._leave("making a plain NumPy array (np.asarray, np.array, or storing into one)")
+        return super().__array__(dtype, copy)
 
     def __bool__(self) -> bool:
         if self._data.size != 1:
