@@ -43,11 +43,12 @@ class Pullback:
 class Program:
     """``func`` (all sizes static) ready to run on arrays."""
 
-    __slots__ = ("_jvps", "_plan", "_vjps", "backward", "calls", "edges", "func", "name", "runner", "view")
+    __slots__ = ("_jvps", "_plan", "_vjps", "backward", "calls", "edges", "func", "name", "recipes", "runner", "view")
 
     def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
         self.func, self.name, self.runner = func, name, runner
         self.calls = 0  # in eager
+        self.recipes: dict[tuple[bool, ...], Any] = {}  # how calls are recorded, see ``eager``
         differentiable = tuple([a.type.dtype.is_differentiable for a in func.args])
         self.edges = None if all(differentiable) else differentiable  # which inputs a node has edges for: as torch's, none for indices and masks
         self.backward = False  # a gradient of it that is structurally zero is None; one of an operation of the user's is zeros, as in torch
