@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from lowering_harness import Program
 
+import aotgrad as ag
 from aotgrad.ir import dims, interp, ops, tensor_type
 from aotgrad.ir.builder import Builder, build
 from aotgrad.ir.core import Block, Func, Value
@@ -301,3 +302,20 @@ def test_random_loops(seed: int) -> None:
     chosen = names if SEEDS > 100 else [names[seed % len(names)]]
     for name in chosen:
         compare(func, name, seed)
+
+
+@pytest.mark.parametrize("depth", [3, 4, 6])
+def test_second_and_third_derivatives_of_a_loop_of_stacks(depth: int) -> None:
+    """As users write it; compiled against call by call."""
+
+    def f(p: Any) -> Any:
+        def body(i: Any, y: Any) -> Any:
+            for _ in range(depth):
+                y = np.stack([p[0] * y[1], p[1] * y[0]])
+            return y
+
+        return np.sum(ag.fori_loop(0, 1, body, np.array([1.0, 0.5])))
+
+    p = np.array([1.5, 1.0])
+    np.testing.assert_allclose(ag.compile(ag.hessian(f))(p), ag.hessian(f)(p), rtol=1e-13)
+    np.testing.assert_allclose(ag.compile(ag.jacfwd(ag.hessian(f)))(p), ag.jacfwd(ag.hessian(f))(p), rtol=1e-13)
