@@ -302,23 +302,6 @@ def _recipe(program: Program, active: tuple[bool, ...]) -> Any:
     return found
 
 
-_NOTHING: Any = ("nothing is recorded",)
-
-
-def _recipe(program: Program, active: tuple[bool, ...]) -> Any:
-    """What a recorded call with gradients for these inputs needs: the backward program, the node class, and which output of the node each result is (None: no part of
-    the graph)."""
-    floats = _float_outputs(program)
-    found = _NOTHING
-    if floats:
-        pullback = program.pullback(active, tuple([t.dtype.is_differentiable for t in program.func.out_types]))
-        moves = pullback.moves  # where only some results belong to the graph
-        places = [floats.index(i) if i in floats and (moves is None or moves[i]) else None for i in range(len(program.func.outputs))]
-        found = (pullback, _node_type(program.name, len(floats)), places)
-    program.recipes[active] = found
-    return found
-
-
 def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any]) -> list[Any]:
     active = tuple([isinstance(a, Tensor) and a._requires_grad and a._dtype.is_differentiable for a in args])
     recipe = program.recipes.get(active) or _recipe(program, active)
