@@ -491,3 +491,41 @@ def test_instances_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(f.instances()) <= 4 and f.cache_info().variants == 4
     monkeypatch.setitem(globals(), "W", 0.0)
     np.testing.assert_array_equal(f(X), X * 0)
+
+
+@pytest.mark.parametrize("f", [lambda x: x * float(TABLE.sum()), lambda x: x[TABLE], lambda x: x - np.asarray(TABLE).max()])
+def test_a_rebound_array_whose_numbers_were_used(f: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    g = C(f)
+    for value in (np.array([0, 2]), np.array([1, 2]), np.array([0, 2]), np.array([2, 2, 0])):
+        monkeypatch.setitem(globals(), "TABLE", value)
+        for _ in range(2):
+            np.testing.assert_array_equal(g(X), f(X))
+
+
+def test_sets_deques_and_objects_that_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags, line = {"double"}, collections.deque([X])
+    f = C(lambda x: (x * 2 if "double" in flags else x) + line[0])
+    np.testing.assert_array_equal(f(X), X * 3)
+    flags.clear()
+    np.testing.assert_array_equal(f(X), X * 2)
+    line[0] = X * 9
+    np.testing.assert_array_equal(f(X), X * 10)
+
+    class Model:
+        scale = 2.0
+
+        def __init__(self) -> None:
+            self.layers = [Layer(), Layer()]
+
+        def __call__(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = layer.forward(x)
+            return x * self.scale
+
+    model = Model()
+    for g, args in ((C(model), (X,)), (C(lambda x: model(x)), (X,)), (C(Model.__call__), (model, X))):
+        for b in (None, X, 1.0, X + 1):
+            for scale in (2.0, 3.0):
+                model.layers[1].b, Model.scale = b, scale
+                np.testing.assert_array_equal(g(*args), model(X))
+                np.testing.assert_array_equal(g(*args), model(X))

@@ -30,6 +30,7 @@ __all__ = ["Watch", "find_inputs", "survey", "watch"]
 _MISSING = object()
 _DEPTH, _BREADTH, _ITEMS, _SPECS = 5, 2000, 256, 64
 _FOREIGN = frozenset(("numpy", "aotgrad", "aotgrad_runtime", "builtins", "scipy", *sys.stdlib_module_names)) - {"__main__", "types", "functools", "collections"}
+_MUTABLE = (list, dict, set, deque, bytearray)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
 
 
@@ -90,7 +91,7 @@ class _Survey:
         self.work.extend((Path(Global(fn.__globals__, n)), fn.__globals__[n]) for n in sorted(names) if n in fn.__globals__)
 
     def below(self, path: Path, value: Any) -> None:
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple, deque)):
             self.work.extend((path.item(i), v) for i, v in zip(range(_ITEMS), value))
         elif isinstance(value, dict):
             self.work.extend((path.item(k), value[k]) for k, _ in zip(list(value), range(_ITEMS)))
@@ -166,8 +167,12 @@ def _print(value: Any) -> Any:
         return (type(value), value.dtype, value.shape)
     if isinstance(value, Tensor):
         return (type(value), value.shape, value.dtype, getattr(value, "requires_grad", False))
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return (type(value), len(value))
+    if isinstance(value, (set, frozenset)):
+        return (type(value), frozenset(map(static_key, value)))
+    if isinstance(value, bytearray):
+        return (type(value), bytes(value))
     if isinstance(value, dict):
         return (type(value), tuple(static_key(k) for k in value))
     if isinstance(value, (FunctionType, type, enum.Enum, np.dtype)) or callable(value) or not hasattr(value, "__dict__"):
@@ -195,7 +200,9 @@ class Watch:
         """Whether everything still is as the trace saw it."""
         for path, seen, obj in self.places:
             now = _read(path)
-            if now is _MISSING or (now is not obj or isinstance(now, (list, dict))) and _print(now) != seen:
+            if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE)) and _print(now) != seen:
+                return False
+            if now is not obj and isinstance(now, np.ndarray) and not np.array_equal(now, obj):  # its numbers were used as they were
                 return False
         return all(all(_read(p) is first for p in group[1:]) for group in self.shared for first in [_read(group[0])])
 
@@ -223,7 +230,7 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int]) -> Watch:
             continue  # an argument or the object a method is bound to: it stays
         out.places.append((path, _print(value), value))
         source = plain(path)
-        if source is None or isinstance(value, (list, dict)):
+        if source is None or isinstance(value, _MUTABLE):
             fast = False
         else:
             specs.append(ArgSpec("is", source=source, value=value))
