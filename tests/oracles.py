@@ -115,6 +115,10 @@ VALUES: dict[str, Callable[..., Any]] = {
     "clone": np.copy,
     "repeat_interleave": lambda x, repeats, dim: np.repeat(x, repeats, dim), "getitem": _getitem, "setitem": _setitem, "masked_set": _masked_set,
     "square": np.square, "reciprocal": np.reciprocal, "rsqrt": lambda x: x ** -0.5, "relu": lambda x: np.maximum(x, 0),
+    **{name: getattr(np, name) for name in ("deg2rad", "rad2deg", "fmax", "fmin", "heaviside", "nan_to_num", "isclose", "logaddexp2", "sinc", "kron")},
+    "lerp": lambda x, y, w: x + w * (y - x), "xlogy": scipy.special.xlogy, "addcmul": lambda x, y, z, value: x + value * y * z,
+    "addcdiv": lambda x, y, z, value: x + value * y / z, **dict.fromkeys(("addmm", "baddbmm"), lambda x, y, z, beta, alpha: beta * x + alpha * (y @ z)),
+    "cross": lambda x, y, dim: np.cross(x, y, axis=dim),
     "mean": lambda x, dims: np.mean(x, axis=dims), "var": lambda x, dims, correction: np.var(x, axis=dims, ddof=correction),
     "std": lambda x, dims, correction: np.std(x, axis=dims, ddof=correction), "logsumexp": lambda x, dims: np.log(np.sum(np.exp(x), axis=dims)),
     "softmax": lambda x, dim: scipy.special.softmax(x, axis=dim), "log_softmax": lambda x, dim: scipy.special.log_softmax(x, axis=dim), "max": np.max, "min": np.min,
@@ -168,6 +172,7 @@ COMPLEX: dict[str, Callable[..., Any]] = {
     "abs": lambda z: np.where(z.real < 0, -z, z), "maximum": _by_real(np.greater), "minimum": _by_real(np.less), "atan2": lambda y, x: np.arctan(y / x),
     "clamp": lambda x, lo, hi: np.where(x.real < lo.real, lo, np.where(x.real > hi.real, hi, x)), "remainder": _quotient(np.floor), "fmod": _quotient(np.trunc),
     "amax": _complex_extremum(np.max), "amin": _complex_extremum(np.min),
+    "cbrt": lambda z: z ** (1 / 3), "hypot": lambda x, y: np.sqrt(x * x + y * y), "logaddexp": lambda x, y: np.log(np.exp(x) + np.exp(y)),
     "stop_gradient": lambda z: z,  # rules use it where the derivative is 0 anyway (shifts by a maximum): elsewhere it is a fault
 }
 

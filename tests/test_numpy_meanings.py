@@ -124,3 +124,67 @@ def test_functions_of_scipy_say_what_to_use() -> None:
         C(lambda x: special.gammaln(x))(VECTOR)
     with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_meanings.py.*ag.logsumexp"):
         C(lambda x: special.logsumexp(x))(VECTOR)
+
+
+# ---- functions that newcomers miss ----------------------------------------------------------------------------------------------------
+
+_A, _B = np.linspace(0.2, 1.7, 6).reshape(2, 3), np.linspace(-1.1, 0.8, 6).reshape(2, 3)
+NEW: dict[str, Any] = {
+    **{name: getattr(np, name) for name in ("logaddexp", "logaddexp2", "hypot", "fmax", "fmin", "heaviside", "isclose", "kron", "cross")},
+    **{f.__name__: (lambda x, y, f=f: f(x) + y) for f in (np.cbrt, np.deg2rad, np.rad2deg, np.degrees, np.radians, np.nan_to_num, np.sinc, np.arcsinh)},
+    "arccosh": lambda x, y: np.arccosh(x + 1.5), "arctanh": lambda x, y: np.arctanh(y / 2 + 0 * x), "hstack": lambda x, y: np.hstack((x, y)),
+    "vstack": lambda x, y: np.vstack([x, y]),
+    "dstack": lambda x, y: np.dstack((x, y)), "column_stack": lambda x, y: np.column_stack((x[:, 0], y)),
+    "meshgrid": lambda x, y: np.meshgrid(y[0], x[1], x[:, 0])[1], "meshgrid, ij": lambda x, y: np.meshgrid(x[0], y[:, 1], indexing="ij")[0],
+    "polyval": lambda x, y: np.polyval(x[0], y), "diff": lambda x, y: np.diff(x, n=2) + np.diff(y, axis=0)[0, 0],
+}
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_functions_newcomers_miss(name: str) -> None:
+    f = NEW[name]
+    want = np.asarray(f(_A, _B))
+    got = np.asarray(C(f)(_A, _B))
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_allclose(got, want, rtol=1e-14, atol=1e-15)
+    if want.dtype.kind == "f":
+        step = 1e-6
+        direction = np.cos(np.arange(6.0)).reshape(2, 3)
+        slope = (np.sum(f(_A + step * direction, _B)) - np.sum(f(_A - step * direction, _B))) / (2 * step)
+        for gradient in (ag.grad(lambda x, y: np.sum(f(x, y))), C(ag.grad(lambda x, y: np.sum(f(x, y))))):
+            assert abs(np.sum(gradient(_A, _B) * direction) - slope) < 1e-6 * (1 + abs(slope))
+
+
+def test_hypot_neither_underflows_nor_overflows() -> None:
+    for size in (1e-200, 1e200):
+        for f, g in ((ag.hypot, ag.grad(ag.hypot, argnums=(0, 1))), (C(ag.hypot), C(ag.grad(ag.hypot, argnums=(0, 1))))):
+            assert float(f(size, size)) == pytest.approx(2**0.5 * size, rel=1e-15)
+            np.testing.assert_allclose(np.asarray(g(size, size)), [0.5**0.5] * 2, rtol=1e-15)
+    np.testing.assert_array_equal(np.asarray(ag.grad(ag.hypot, argnums=(0, 1))(0.0, 0.0)), [0.0, 0.0])
+
+
+def test_logaddexp_at_its_hard_points() -> None:
+    g = C(ag.grad(np.logaddexp, argnums=(0, 1)))
+    np.testing.assert_allclose(np.asarray(g(1.0, 1.0)), [0.5, 0.5])
+    np.testing.assert_allclose(np.asarray(g(1e300, -1e300)), [1.0, 0.0])
+    np.testing.assert_allclose(np.asarray(g(-np.inf, -np.inf)), [0.5, 0.5])
+    assert float(C(np.logaddexp)(-np.inf, -np.inf)) == -np.inf and float(C(np.logaddexp)(np.inf, np.inf)) == np.inf
+    assert float(ag.grad(ag.grad(ag.logaddexp))(1.0, 1.0)) == pytest.approx(0.25, rel=1e-15)
+
+
+def test_sinc_is_smooth_at_0() -> None:
+    second = ag.grad(ag.grad(ag.sinc))
+    assert float(ag.sinc(0.0)) == 1.0 and float(ag.grad(ag.sinc)(0.0)) == 0.0
+    assert float(second(0.0)) == pytest.approx(-np.pi**2 / 3, rel=1e-14)
+    x = np.linspace(-0.4, 0.4, 41)
+    np.testing.assert_allclose(C(ag.sinc)(x), np.sinc(x), rtol=1e-15, atol=1e-16)
+
+
+def test_stacks_and_differences_of_tensors() -> None:
+    x, y = ag.tensor([1.0, 4.0], requires_grad=True), ag.tensor([2.0, 8.0])
+    assert ag.hstack([x, y]).tolist() == [1.0, 4.0, 2.0, 8.0] and ag.vstack((x, y)).shape == (2, 2) and ag.dstack((x, y)).shape == (1, 2, 2)
+    assert ag.column_stack((x, y)).tolist() == [[1.0, 2.0], [4.0, 8.0]] and ag.diff(x).tolist() == [3.0]
+    rows, columns = ag.meshgrid(x, y)
+    assert rows.tolist() == [[1.0, 1.0], [4.0, 4.0]] and columns.tolist() == [[2.0, 8.0], [2.0, 8.0]]
+    (ag.vstack((x, y)) * ag.vstack((y, x))).sum().backward()
+    assert x.grad.tolist() == [4.0, 16.0]

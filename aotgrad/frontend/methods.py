@@ -20,7 +20,7 @@ from . import dispatch, hooks, indexing, inplace
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
 from .front import Public
-from .numpy_protocol import array_function, array_ufunc, reduction
+from .numpy_protocol import PUBLIC, array_function, array_ufunc, reduction
 from .trace import Traced, user_loc
 
 __all__ = ["FUNCTIONS", "contiguous", "table"]
@@ -411,6 +411,6 @@ def detach(input: Any) -> Any:
 ATTRIBUTES: dict[str, Any] = {
     "numel": numel, "is_tensor": is_tensor, "is_floating_point": is_floating_point, "equal": equal, "allclose": allclose, "detach": detach,
     "select": _select, "nonzero": _nonzero, "clone": _clone,
-    "masked_select": lambda input, mask: indexing.getitem(input, mask),
+    "masked_select": lambda input, mask: indexing.getitem(input, mask), **PUBLIC,
 }
 """Public functions that are not in the registry."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -228,6 +227,29 @@ def _column_stack(tup: Any) -> Any:
     return call(NUMPY["concatenate"], (columns, 1), {})
 
 
+def _dstack(tup: Any) -> Any:
+    arrays = [_reshape(x, (1, x.shape[0], 1) if len(x.shape) == 1 else (*x.shape, 1)) if len(x.shape) < 3 else x for x in _together(tup)]
+    return call(NUMPY["concatenate"], (arrays, 2), {})
+
+
+def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
+    if indexing not in ("xy", "ij"):
+        raise AotgradValueError(f"{user_loc()}: meshgrid: indexing={indexing!r} is neither 'xy' nor 'ij'")
+    count = len(xi)
+    arrays = [_reshape(x if isinstance(x, Tensor) else np.asarray(x), (-1,)) for x in xi]
+    places = [1 - i if indexing == "xy" and i < 2 <= count else i for i in range(count)]
+    full = [arrays[places.index(d)].shape[0] for d in range(count)]
+    shaped = [_reshape(x, tuple(x.shape[0] if d == place else 1 for d in range(count))) for x, place in zip(arrays, places)]
+    return shaped if sparse else [call(NUMPY["broadcast_to"], (x, tuple(full)), {}) for x in shaped]
+
+
+def _polyval(p: Any, x: Any) -> Any:
+    out: Any = 0
+    for i in range(int(p.shape[0]) if hasattr(p, "shape") else len(p)):
+        out = out * x + p[i]
+    return out
+
+
 def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
     d = axis % len(a.shape)
     for _ in range(n):
@@ -301,17 +323,35 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     subok=False: call(TORCH["clone"], (a,), {}),
     "zeros_like": _made_like(0), "empty_like": _made_like(0), "ones_like": _made_like(1), "full_like": _made_like(None),
     "atleast_1d": _dims_at_least(1), "atleast_2d": _dims_at_least(2), "hstack": _hstack, "vstack": _vstack, "column_stack": _column_stack,
+    "dstack": _dstack, "meshgrid": _meshgrid, "polyval": _polyval,
     "diff": _diff, "trapezoid": _trapezoid, "average": _average, "tensordot": _tensordot, "inner": _inner,
     "append": lambda arr, values, axis=None: _append(arr, values, axis),
     "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,),
     {"axis": axis, "keepdims": keepdims}),
     "fliplr": lambda m: call(TORCH["flip"], (m, (1,)), {}), "flipud": lambda m: call(TORCH["flip"], (m, (0,)), {}),
-    "allclose": _concrete(np.allclose), "isclose": _concrete(np.isclose), "array_equal": _concrete(np.array_equal), "may_share_memory": _concrete(np.may_share_memory),
+    "allclose": _concrete(np.allclose), "array_equal": _concrete(np.array_equal), "may_share_memory": _concrete(np.may_share_memory),
     "shares_memory": _concrete(np.shares_memory), "array_repr": lambda a, *rest, **kw: repr(a), "array_str": lambda a, *rest, **kw: str(a),
     "nonzero": lambda a: a.nonzero(), **{name: reduction(name) for name in ("sum", "prod", "max", "min", "amax", "amin", "mean", "any", "all")},
     "result_type": lambda *xs: np.result_type(*map(_dtype_of, xs)), "iscomplexobj": lambda x: x._dtype.kind == "c", "isrealobj": lambda x: x._dtype.kind != "c",
-    "real": lambda val: val, "linalg.multi_dot": lambda arrays: _chain(arrays), "deg2rad": lambda x: x * (math.pi / 180),
+    "real": lambda val: val, "linalg.multi_dot": lambda arrays: _chain(arrays),
 }
+
+
+def _torch_meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Any, ...]:
+    """Coordinates as arrays of the common grid, one per tensor of rank 1."""
+    return tuple(_meshgrid(*(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors), indexing=indexing))
+
+
+PUBLIC: dict[str, Callable[..., Any]] = {
+    "hstack": lambda tensors: _hstack(tensors), "vstack": lambda tensors: _vstack(tensors), "dstack": lambda tensors: _dstack(tensors),
+    "column_stack": lambda tensors: _column_stack(tensors), "diff": lambda input, n=1, dim=-1: _diff(input, n, dim), "meshgrid": _torch_meshgrid,
+}
+"""Of these, what torch has too, as functions of tensors."""
+for _name, _doc in (("hstack", "Side by side."), ("vstack", "On top of each other."), ("dstack", "Along the third dim."),
+                    ("column_stack", "Vectors as columns, side by side."),
+                    ("diff", "Differences of neighbours along ``dim``, ``n`` times.")):
+    PUBLIC[_name].__name__ = PUBLIC[_name].__qualname__ = _name
+    PUBLIC[_name].__doc__ = _doc
 
 
 def _append(arr: Any, values: Any, axis: Any) -> Any:

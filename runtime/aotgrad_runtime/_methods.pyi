@@ -80,10 +80,24 @@ class TensorMethods:
         """Arccosine."""
     def acos_(self) -> Tensor:
         """Arccosine. In place."""
+    def acosh(self) -> Tensor:
+        """Inverse hyperbolic cosine."""
+    def acosh_(self) -> Tensor:
+        """Inverse hyperbolic cosine. In place."""
     def add(self, other: Operand, *, alpha: _float = ...) -> Tensor:
         """x + y."""
     def add_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
         """x + y. In place."""
+    def addcdiv(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
+        """x + value * y / z."""
+    def addcdiv_(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
+        """x + value * y / z. In place."""
+    def addcmul(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
+        """x + value * y * z."""
+    def addcmul_(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
+        """x + value * y * z. In place."""
+    def addmm(self, mat1: Operand, mat2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """beta * x + alpha * (y @ z)."""
     def all(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Logical and over ``dims``."""
     def amax(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
@@ -96,16 +110,28 @@ class TensorMethods:
         """Arccosine."""
     def arccos_(self) -> Tensor:
         """Arccosine. In place."""
+    def arccosh(self) -> Tensor:
+        """Inverse hyperbolic cosine."""
+    def arccosh_(self) -> Tensor:
+        """Inverse hyperbolic cosine. In place."""
     def arcsin(self) -> Tensor:
         """Arcsine."""
     def arcsin_(self) -> Tensor:
         """Arcsine. In place."""
+    def arcsinh(self) -> Tensor:
+        """Inverse hyperbolic sine."""
+    def arcsinh_(self) -> Tensor:
+        """Inverse hyperbolic sine. In place."""
     def arctan(self) -> Tensor:
         """Arctangent."""
     def arctan2(self, other: Operand) -> Tensor:
         """Angle of the point (x, y)."""
     def arctan_(self) -> Tensor:
         """Arctangent. In place."""
+    def arctanh(self) -> Tensor:
+        """Inverse hyperbolic tangent."""
+    def arctanh_(self) -> Tensor:
+        """Inverse hyperbolic tangent. In place."""
     def argmax(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Index of the first extremum along ``dim``; the first NaN wins."""
     def argmin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
@@ -114,6 +140,10 @@ class TensorMethods:
         """Arcsine."""
     def asin_(self) -> Tensor:
         """Arcsine. In place."""
+    def asinh(self) -> Tensor:
+        """Inverse hyperbolic sine."""
+    def asinh_(self) -> Tensor:
+        """Inverse hyperbolic sine. In place."""
     def astype(self, dtype: Any) -> Tensor: ...
     @property
     def at(self) -> Any:
@@ -124,6 +154,12 @@ class TensorMethods:
         """Angle of the point (x, y)."""
     def atan_(self) -> Tensor:
         """Arctangent. In place."""
+    def atanh(self) -> Tensor:
+        """Inverse hyperbolic tangent."""
+    def atanh_(self) -> Tensor:
+        """Inverse hyperbolic tangent. In place."""
+    def baddbmm(self, batch1: Operand, batch2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """beta * x + alpha * (y @ z)."""
     def bitwise_and(self, other: Operand) -> Tensor:
         """Bitwise and of integers or bools."""
     def bitwise_left_shift(self, other: Operand) -> Tensor:
@@ -139,6 +175,10 @@ class TensorMethods:
     def bool(self) -> Tensor: ...
     def broadcast_to(self, *sizes: Any) -> Tensor:
         """x broadcast to ``shape`` (torch's expand)."""
+    def cbrt(self) -> Tensor:
+        """Real cube root; its derivative at 0 is inf when nothing masks it."""
+    def cbrt_(self) -> Tensor:
+        """Real cube root; its derivative at 0 is inf when nothing masks it. In place."""
     def ceil(self) -> Tensor:
         """Smallest integer not below x."""
     def ceil_(self) -> Tensor:
@@ -170,6 +210,8 @@ class TensorMethods:
     def count_nonzero(self, dim: Any = ...) -> Tensor:
         """How many elements are not 0."""
     def cpu(self) -> Tensor: ...
+    def cross(self, other: Operand, dim: Any = ...) -> Tensor:
+        """Vector product along ``dim`` of size 3."""
     def cumprod(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
         """Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end."""
     def cumprod_(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
@@ -178,6 +220,8 @@ class TensorMethods:
         """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end."""
     def cumsum_(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
         """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place."""
+    def deg2rad(self) -> Tensor:
+        """Degrees as radians."""
     def diag(self, diagonal: _int = ...) -> Tensor:
         """The diagonal of a matrix, or the matrix of a diagonal."""
     def diag_embed(self, offset: _int = ...) -> Tensor:
@@ -239,6 +283,10 @@ class TensorMethods:
         """The largest integer not above x / y."""
     def floor_divide_(self, other: Operand) -> Tensor:
         """The largest integer not above x / y. In place."""
+    def fmax(self, other: Operand) -> Tensor:
+        """The maximum of x and y; a number wins over NaN."""
+    def fmin(self, other: Operand) -> Tensor:
+        """The minimum of x and y; a number wins over NaN."""
     def fmod(self, other: Operand) -> Tensor:
         """x - trunc(x / y) * y: the sign is x's, as in C."""
     def fmod_(self, other: Operand) -> Tensor:
@@ -256,6 +304,10 @@ class TensorMethods:
     def gt(self, other: Operand) -> Tensor:
         """x > y, elementwise."""
     def half(self) -> Tensor: ...
+    def heaviside(self, values: Operand) -> Tensor:
+        """0 below 0, 1 above, y at 0."""
+    def hypot(self, other: Operand) -> Tensor:
+        """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0)."""
     def index_add(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
         """x with slices of source added along ``dim``, at the places of ``index``."""
     def index_add_(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
@@ -265,14 +317,20 @@ class TensorMethods:
     def inner(self, other: Operand) -> Tensor:
         """Inner product of two vectors (torch's dot)."""
     def int(self) -> Tensor: ...
+    def isclose(self, other: Operand, rtol: _float = ..., atol: _float = ..., equal_nan: _bool = ...) -> Tensor:
+        """Whether |x - y| <= atol + rtol * |y|."""
     def isfinite(self) -> Tensor:
         """Whether x is neither NaN nor an infinity."""
     def isinf(self) -> Tensor:
         """Whether x is an infinity."""
     def isnan(self) -> Tensor:
         """Whether x is NaN."""
+    def kron(self, other: Operand) -> Tensor:
+        """Kronecker product."""
     def le(self, other: Operand) -> Tensor:
         """x <= y, elementwise."""
+    def lerp(self, end: Operand, weight: Operand) -> Tensor:
+        """x + weight * (y - x)."""
     def less(self, other: Operand) -> Tensor:
         """x < y, elementwise."""
     def less_equal(self, other: Operand) -> Tensor:
@@ -295,6 +353,10 @@ class TensorMethods:
         """Natural logarithm. In place."""
     def log_softmax(self, dim: Any = ..., dtype: Any = ...) -> Tensor:
         """x - logsumexp(x) along ``dim``."""
+    def logaddexp(self, other: Operand) -> Tensor:
+        """log(e ** x + e ** y), right for all x and y."""
+    def logaddexp2(self, other: Operand) -> Tensor:
+        """log2(2 ** x + 2 ** y)."""
     def logical_and(self, other: Operand) -> Tensor:
         """Elementwise and of bools."""
     def logical_and_(self, other: Operand) -> Tensor:
@@ -352,6 +414,8 @@ class TensorMethods:
         """x * y. In place."""
     def mv(self, other: Operand) -> Tensor:
         """Matrix times vector."""
+    def nan_to_num(self, nan: _float = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
+        """NaN and infinities replaced by numbers."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
         """``length`` elements from ``start`` along ``dim``."""
     def ne(self, other: Operand) -> Tensor:
@@ -386,6 +450,8 @@ class TensorMethods:
         """x ** y. In place."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Product over ``dims``."""
+    def rad2deg(self) -> Tensor:
+        """Radians as degrees."""
     def ravel(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor:
         """Dims start_dim to end_dim as one."""
     @property
@@ -445,6 +511,8 @@ class TensorMethods:
         """Sine, for arguments of any size."""
     def sin_(self) -> Tensor:
         """Sine, for arguments of any size. In place."""
+    def sinc(self) -> Tensor:
+        """sin(pi x) / (pi x), 1 at 0."""
     def sinh(self) -> Tensor:
         """Hyperbolic sine."""
     def sinh_(self) -> Tensor:
@@ -532,5 +600,7 @@ class TensorMethods:
         """x with another shape."""
     def view_as(self, other: Operand) -> Tensor: ...
     def where(self, condition: Operand, other: Operand) -> Tensor: ...
+    def xlogy(self, other: Operand) -> Tensor:
+        """x * log(y), 0 where x is 0 and y is no NaN."""
     def zero_(self) -> Tensor:
         """Every element becomes 0. In place."""
