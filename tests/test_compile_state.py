@@ -307,6 +307,10 @@ def test_an_integer_that_is_no_size_stays_an_argument() -> None:
     for n in range(4):
         f(X, n)
     assert f.cache_info().traces == 1
+    g = C(lambda x, n, s: x.reshape(n, -1) * s)
+    for k in range(4):
+        np.testing.assert_array_equal(g(MATRIX, np.int64(2) if k % 2 else 2, k), MATRIX.reshape(2, -1) * k)
+    assert g.cache_info().variants == 2
     with pytest.raises(ZeroDivisionError):
         C(lambda x, n: 1 // 0)(X, 3)
 
@@ -316,12 +320,22 @@ def test_an_integer_that_is_no_size_stays_an_argument() -> None:
 
 def test_prebind_refuses_what_it_would_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = Layer()
-    layer.b = X
-    with pytest.raises(ag.AotgradError, match="anew"):
-        C(layer.forward).prebind(X)
+    layer.b = X.copy()
+    run = C(layer.forward).prebind(X)
+    layer.b += 1
+    run()
+    np.testing.assert_array_equal(run.out, X * 2 + 1)
+    layer.b = X * 10
+    with pytest.raises(ag.AotgradError, match="Layer.b was bound anew"):
+        run()
     monkeypatch.setitem(globals(), "W", X)
-    with pytest.raises(ag.AotgradError, match="W"):
-        C(_with_w).prebind(X)
+    run = C(_calls_with_w).prebind(X)
+    run()
+    np.testing.assert_array_equal(run.out, X * X + 1)
+    for value in (X + 1, 3.0):
+        monkeypatch.setitem(globals(), "W", value)
+        with pytest.raises(ag.AotgradError, match="W was bound anew"):
+            run()
     for bad in ([X], (X, X), {"a": X}):
         with pytest.raises(ag.AotgradError, match="container"):
             C(lambda t: X).prebind(bad)

@@ -96,8 +96,13 @@ class Variant:
 
 
 _TRACED = object()
+_SINGLY = 4  # integers that are tried as sizes one by one
 _VARIANTS = 256  # traces kept per function
 _ENTRIES = 16  # structures with an entry of their own, at most: they are tried one after the other
+
+
+def _is_integer(x: Any) -> bool:
+    return type(x) is int or isinstance(x, np.integer)
 
 
 def _disabled() -> bool:
@@ -258,18 +263,21 @@ class State:
         for variant in self.variants.get(key, ()):
             if _fits(variant, leaves):
                 return variant, False
+        rest: list[set[int]] | None = None
         while True:
             try:
                 with kernels.collector_paused(), profiling.compiling(self.name, "trace"):
                     variant = self.trace(leaves, tree, static | forced)
                 break
             except NeedStatic as need:
-                more = {need.index}
+                forced = forced | {need.index}
             except Exception:
-                more = {i for i, x in enumerate(leaves) if type(x) is int} - static - forced  # perhaps one of them is a size: then its number helps
-                if not more:
+                if rest is None:  # perhaps an integer is a size: then its number helps; one of them, else all
+                    given, numbers = forced, [i for i, x in enumerate(leaves) if _is_integer(x) and i not in static | forced]
+                    rest = [{i} for i in numbers[:_SINGLY]] + ([set(numbers)] if len(numbers) > 1 else [])
+                if not rest:
                     raise
-            forced = forced | more
+                forced = given | rest.pop(0)
             key = (base, tuple(leaves[i] for i in sorted(forced)))
         if forced:
             self.forced[base] = forced
@@ -306,7 +314,7 @@ class State:
                 continue
             traced = trace.argument(t, cls)
             traced._weak = type(x) in (float, int)
-            if type(x) is int:
+            if _is_integer(x):
                 traced._leaf_index = i
             given.append(traced)
             dynamic.append(_Leaf(i, t, traced._weak))
@@ -711,14 +719,27 @@ def _prebind(state: State, *args: Any, out: Any = None) -> Any:
     specs = state._fast_specs(variant, leaves)
     if specs is None:
         raise AotgradTypeError(f"prebind: {state.name} takes or reads something else than plain arrays and numbers (f.explain(...) lists it); bind a function of arrays")
-    if variant.watch.places or any(not isinstance(source, call.Fixed) for _, source in variant.hidden):
-        what = [str(source) for _, source in variant.hidden] + [str(p) for p, _, _ in variant.watch.places]
-        raise AotgradTypeError(f"prebind: {state.name} reads names that may be bound anew later ({what[0]}), which run() would not see; pass them as arguments")
     result = state.execute(_one_kernel(state, variant, "prebind"), leaves)
     outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
     instance = state.program(variant).kernel.instance(specs, False, functools.partial(state._failed, variant), npos=len(args))
     run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
+    if variant.hidden or variant.watch.places:
+        run = _guarded_run(state, variant, run)
     run.out = tree_unflatten(variant.out_tree, outs)  # type: ignore[attr-defined]
+    return run
+
+
+def _guarded_run(state: State, variant: Variant, bound: Callable[[], Any]) -> Callable[[], Any]:
+    """A bound call that says so when a name it read is bound anew: it has the memory that was there before."""
+    held = [(source, sources.read(obj, source)) for obj, source in variant.hidden]
+
+    def run() -> None:
+        changed = next((source for source, now in held if sources.read(now, source) is not now), None)
+        if changed is not None or not variant.watch.holds():
+            what = next((str(p) for p in variant.watch.changed()), "a name that it reads")
+            raise AotgradRuntimeError(f"{state.name}: {what} was bound anew after prebind(); write into the array instead, or call prebind again")
+        bound()
+
     return run
 
 

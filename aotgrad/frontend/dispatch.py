@@ -125,8 +125,8 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     if current() is None:
         raise AotgradTypeError(f"{user_loc()}: a value traced in {trace.name!r} is used outside the call that made it; return it from the function instead of keeping it")
     for k, v in arguments.items():
-        if isinstance(v, Traced) and k not in public.tensors and "_leaf_index" in v.__dict__:
-            arguments[k] = operator.index(v)  # an integer that decides the program: the trace starts again with its number
+        if k not in public.tensors:
+            arguments[k] = _plain_integers(v)
     b = FrontBuilder(trace, flavour.torch, user_loc())
     wrapped = [_traced_operand(public, x, trace) for x in operands]
     results = emit_public(public, b, _replaced(public, arguments, wrapped))
@@ -140,6 +140,15 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
             if flavour.torch or out.ndim:  # NumPy's scalars are no views
                 eager.mark_view(out, first, how, i)
     return made
+
+
+def _plain_integers(v: Any) -> Any:
+    """An attribute with Python's integers: a traced integer argument starts the trace again with its number, NumPy's are converted."""
+    if isinstance(v, np.integer) or (isinstance(v, Traced) and "_leaf_index" in v.__dict__):
+        return operator.index(v)
+    if type(v) in (tuple, list) and any(isinstance(x, (np.integer, Traced, tuple, list)) for x in v):
+        return type(v)(_plain_integers(x) for x in v)
+    return v
 
 
 def _traced_operand(public: Public, x: Any, trace: Trace) -> Operand:

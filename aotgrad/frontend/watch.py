@@ -187,6 +187,13 @@ def _read(path: Path) -> Any:
         return _MISSING
 
 
+def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
+    now = _read(path)
+    if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE)) and _print(now) != seen:
+        return False
+    return now is obj or not isinstance(now, np.ndarray) or np.array_equal(now, obj)  # the numbers of an array that is no input were used as they were
+
+
 @dataclass
 class Watch:
     """``places``: what was seen of names; ``shared``: groups of places that held one object; ``inputs``: places of arrays that are read at every call."""
@@ -194,17 +201,17 @@ class Watch:
     places: list[tuple[Path, Any, Any]] = field(default_factory=list)  # (place, what was seen of it, the object)
     shared: list[list[Path]] = field(default_factory=list)
     inputs: list[Path] = field(default_factory=list)
+    arrays: list[Any] = field(default_factory=list)  # what ``inputs`` held
     specs: list[ArgSpec] | None = field(default_factory=list)  # for the trampoline, which compares identities; None where it cannot see a change
 
     def holds(self) -> bool:
         """Whether everything still is as the trace saw it."""
-        for path, seen, obj in self.places:
-            now = _read(path)
-            if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE)) and _print(now) != seen:
-                return False
-            if now is not obj and isinstance(now, np.ndarray) and not np.array_equal(now, obj):  # its numbers were used as they were
-                return False
-        return all(all(_read(p) is first for p in group[1:]) for group in self.shared for first in [_read(group[0])])
+        return all(_unchanged(*place) for place in self.places) and all(all(_read(p) is first for p in group[1:]) for group in self.shared for first in [_read(group[0])])
+
+    def changed(self) -> Iterator[Path]:
+        """Names that hold something else than at the trace, arrays that are inputs included."""
+        yield from (place[0] for place in self.places if not _unchanged(*place))
+        yield from (path for path, obj in zip(self.inputs, self.arrays) if _read(path) is not obj)
 
     def missing(self) -> str | None:
         """A watched name that is gone."""
@@ -225,6 +232,7 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int]) -> Watch:
             groups.setdefault(id(value), []).append((path, value))
         if id(value) in captured:
             out.inputs.append(path)
+            out.arrays.append(value)
             continue
         if not path.steps and isinstance(path.root, Fixed):
             continue  # an argument or the object a method is bound to: it stays
