@@ -173,7 +173,7 @@ COMPLEX: dict[str, Callable[..., Any]] = {
     "clamp": lambda x, lo, hi: np.where(x.real < lo.real, lo, np.where(x.real > hi.real, hi, x)), "remainder": _quotient(np.floor), "fmod": _quotient(np.trunc),
     "amax": _complex_extremum(np.max), "amin": _complex_extremum(np.min),
     "cbrt": lambda z: z ** (1 / 3), "hypot": lambda x, y: np.sqrt(x * x + y * y), "logaddexp": lambda x, y: np.log(np.exp(x) + np.exp(y)),
-    "stop_gradient": lambda z: z,  # rules use it where the derivative is 0 anyway (shifts by a maximum): elsewhere it is a fault
+    "stop_gradient": lambda z, reverse: z,  # rules use it where the derivative is 0 anyway (shifts by a maximum): elsewhere it is a fault
 }
 
 

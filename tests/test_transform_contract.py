@@ -354,3 +354,58 @@ def test_results_that_depend_on_nothing(wrap: Any) -> None:
     for f in (lambda x: ag.tensor(3.0), lambda x: ag.ones(2).sum(), lambda x: 0.0 * x.sum() + 3.0):
         np.testing.assert_array_equal(wrap(ag.grad(f))(X2), [0.0, 0.0])
     assert float(wrap(ag.grad(ag.grad(lambda x: 3.0 * x)))(2.0)) == 0.0
+
+
+# ---- grad modes -----------------------------------------------------------------------------------------------------------------------
+
+def _half(x: Any) -> Any:
+    with ag.no_grad():
+        y = x * x
+    return (y * x).sum()
+
+
+@ag.no_grad()
+def _square(x: Any) -> Any:
+    return x * x
+
+
+def _decorated(x: Any) -> Any:
+    return (_square(x) * x).sum()
+
+
+def _in_a_loop(x: Any) -> Any:
+    def body(c: Any, y: Any) -> Any:
+        with ag.no_grad():
+            z = y * y
+        return c + z * y, None
+
+    return ag.scan(body, 0.0 * x[0], x)[0]
+
+
+def _in_a_branch(x: Any) -> Any:
+    return ag.cond(x[0] > 0, lambda x: _half(x), lambda x: x.sum(), x)
+
+
+@pytest.mark.parametrize("f", [_half, _decorated, _in_a_loop, _in_a_branch])
+def test_no_grad_is_for_reverse_mode_alone(f: Any) -> None:
+    x, one = np.array([2.0]), np.ones(1)
+    for g in (ag.grad(f), lambda x: ag.vjp(f, x)[1](1.0)[0], ag.jacrev(f)):
+        for run in (g, ag.compile(g)):
+            np.testing.assert_array_equal(run(x), [4.0])
+    np.testing.assert_array_equal(ag.grad(ag.compile(f))(x), [4.0])
+    for h in (lambda x: ag.jvp(f, (x,), (one,))[1], lambda x: ag.linearize(f, x)[1](one), lambda x: ag.jacfwd(f)(x)):
+        for run in (h, ag.compile(h)):
+            np.testing.assert_array_equal(np.ravel(run(x)), [12.0])
+    np.testing.assert_array_equal(ag.jvp(ag.compile(f), (x,), (one,))[1], 12.0)
+    for run in (ag.hessian(f), ag.compile(ag.hessian(f))):
+        np.testing.assert_array_equal(run(x), [[4.0]])
+
+
+def test_a_function_that_asks_for_the_mode_is_compiled_for_each() -> None:
+    for make in (np.array, ag.tensor):
+        f = ag.compile(lambda x: x * (2.0 if ag.is_grad_enabled() else 3.0))
+        x = make([2.0])
+        for _ in range(3):
+            assert f(x).tolist() == [4.0]
+            with ag.no_grad():
+                assert f(x).tolist() == [6.0]

@@ -88,6 +88,7 @@ class Variant:
     program: Any = None
     verified: int = 0
     records: bool = False  # traced without recording, but with a part that records (``enable_grad``)
+    asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
     entered: bool = False  # an entry was tried for it, see ``State._add_entry``
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
@@ -257,7 +258,7 @@ class State:
 
     def find(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Variant, bool]:
         """The variant that fits, traced now if there is none."""
-        base = (tree, tuple(_spec(x, i in static) for i, x in enumerate(leaves)), modes.state.grad)
+        base = (tree, tuple(_spec(x, i in static) for i, x in enumerate(leaves)), modes.state.grad, modes.state.inference)
         forced = self.forced.get(base, set())
         key = base if not forced else (base, tuple(leaves[i] for i in sorted(forced)))
         for variant in self.variants.get(key, ()):
@@ -320,12 +321,14 @@ class State:
             dynamic.append(_Leaf(i, t, traced._weak))
         before = [x._value if isinstance(x, Traced) else None for x in given]
         args, kwargs = tree_unflatten(tree, given)
+        asked = modes.state.asked
         out_tree, constants = self._run(trace, args, kwargs)
         written = [i for i, (x, v) in enumerate(zip(given, before)) if v is not None and x._value is not v and type(leaves[i]) is Tensor]
         trace.block.outputs += [trace.value_of(given[i]) for i in written]
         holders = [x for x in given if not isinstance(x, Traced)]
         variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors)
         variant.written = written
+        variant.asks = modes.state.asked != asked
         variant.seconds = time.perf_counter() - started
         variant.records = not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
         return variant
@@ -416,7 +419,7 @@ class State:
     def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, fresh: bool) -> None:
         """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
         or when it came this way although there is one, by an entry."""
-        if variant.unequal or self.options.verify or split.needs_host(variant.func):
+        if variant.unequal or variant.asks or self.options.verify or split.needs_host(variant.func):
             variant.entered = True
             return
         if variant.tensors or any(isinstance(x, Tensor) for x in leaves):

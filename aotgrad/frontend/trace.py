@@ -49,7 +49,7 @@ def user_loc() -> Loc | None:
 
 def unrecorded(b: Builder, v: Value) -> Value:
     """A result as the grad mode wants it: without a derivative where operations are not recorded."""
-    return v if modes.state.grad or not v.type.dtype.is_differentiable else b.stop_gradient(v)
+    return v if modes.state.grad or not v.type.dtype.is_differentiable else b.stop_gradient(v, reverse=True)  # forward mode ignores it, as torch's
 
 
 class SizesDiffer(AotgradValueError):

@@ -61,13 +61,13 @@ class Inline:
         self.active += [False] * (len(self.ins) - len(kept))
         self.block = stabilise_block(decompose_block(self.sub.block))
 
-    def differentiate(self) -> None:
+    def differentiate(self, forward: bool = False) -> None:
         """Appends the primal; the linear part stays aside."""
         self.aside = Block()
         self.tangents = [Value(x.type) if on else None for x, on in zip(self.ins, self.active)]
         lb = FrontBuilder(self.trace, True, None)
         lb.block = self.aside
-        self.outs, self.out_tangents = differentiate(self.b, lb, self.block, self.ins, self.tangents)
+        self.outs, self.out_tangents = differentiate(self.b, lb, self.block, self.ins, self.tangents, forward)
 
     def wrapped(self, v: Value) -> Any:
         return self.cls._of(self.trace, v)
@@ -178,7 +178,7 @@ def _in_layout(b: Builder, v: Value, layout: Any) -> Value:
 
 def traced_jacobian(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, reverse: bool) -> Any:
     run = Inline(f, args, kwargs, nums)
-    run.differentiate()
+    run.differentiate(forward=not reverse)
     ins = [x for x, on in zip(run.ins, run.active) if on]
     blocks = [[] for _ in run.outs] if not reverse else [_sweep_rows(run, k, ins) for k in range(len(run.outs))]
     if not reverse:
@@ -247,7 +247,7 @@ def copy_linear(b: Builder, aside: Block, env: dict[Value, Value]) -> None:
 
 def traced_linearize(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
     run = Inline(f, xs, {}, tuple(range(len(xs))))
-    run.differentiate()
+    run.differentiate(forward=True)
 
     def push(*ts: Any) -> Any:
         flat = match(tuple(ts), tree_flatten(tuple(xs))[1], "linearize: tangents")

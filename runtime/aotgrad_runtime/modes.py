@@ -61,6 +61,7 @@ class _State(threading.local):
     grad: bool = True
     inference: bool = False
     token: _Token | None = None
+    asked: int = 0  # how often the program asked for the mode: a trace that did so is for this mode alone
 
 
 state: Final = _State()
@@ -76,11 +77,13 @@ def set_mode(grad: bool, inference: bool) -> None:
 
 def is_grad_enabled() -> bool:
     """Whether operations on tensors of this thread record the tape."""
+    state.asked += 1
     return state.grad
 
 
 def is_inference_mode_enabled() -> bool:
     """Whether this thread is inside ``inference_mode()``."""
+    state.asked += 1
     return state.inference
 
 

@@ -18,7 +18,7 @@ def _active_values(block: Block, active: Sequence[bool]) -> set[Value]:
     """Values of a block that carry a tangent when the flagged args do (an over-approximation)."""
     moving = {a for a, on in zip(block.args, active) if on}
     for op in block.ops:
-        if not isinstance(opdef.get(op.name).derivative, opdef.Zero) and any(o in moving for o in op.operands):
+        if (not isinstance(opdef.get(op.name).derivative, opdef.Zero) or ad.passes(op)) and any(o in moving for o in op.operands):
             moving.update(r for r in op.results if r.type.dtype.is_differentiable)
     return moving
 

@@ -6,6 +6,7 @@ Ops of the linear part use primal values directly; whoever wants the parts apart
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,34 @@ from .rewrite import close_over, decompose_block, free_values
 __all__ = ["differentiate", "jvp_func", "linearize_func", "transpose_into", "vjp_func", "vjp_inline"]
 
 
-def differentiate(pb: Builder, lb: Builder, block: Block, ins: Sequence[Value], tangents: Sequence[Any]) -> tuple[list[Value], list[Any]]:
-    """Primal outputs of ``block`` (free of composites) on ``ins``, and tangents of them (None: structurally zero)."""
+class _Mode(threading.local):
+    """Whether the walk is for forward mode, where what was not recorded (``stop_gradient`` with ``reverse``) moves on."""
+
+    forward = False
+
+
+_mode = _Mode()
+
+
+def passes(op: Op) -> bool:
+    """Whether an op stops derivatives in the other mode only."""
+    return _mode.forward and op.name == "stop_gradient" and bool(op.attrs["reverse"])
+
+
+def differentiate(pb: Builder, lb: Builder, block: Block, ins: Sequence[Value], tangents: Sequence[Any], forward: bool = False) -> tuple[list[Value], list[Any]]:
+    """Primal outputs of ``block`` (free of composites) on ``ins``, and tangents of them (None: structurally zero).
+
+    ``forward``: the linear part is for forward mode; with one builder for both it always is.
+    """
+    before = _mode.forward
+    _mode.forward = before or forward or pb is lb
+    try:
+        return _walk(pb, lb, block, ins, tangents)
+    finally:
+        _mode.forward = before
+
+
+def _walk(pb: Builder, lb: Builder, block: Block, ins: Sequence[Value], tangents: Sequence[Any]) -> tuple[list[Value], list[Any]]:
     env: dict[Value, Value] = dict(zip(block.args, ins))
     tan: dict[Value, Value] = {a: t for a, t in zip(block.args, tangents) if t is not None}
     outer = pb.loc, lb.loc
@@ -39,6 +66,8 @@ def differentiate(pb: Builder, lb: Builder, block: Block, ins: Sequence[Value], 
 def _step(pb: Builder, lb: Builder, op: Op, ins: list[Value], tangents: list[Any]) -> tuple[Sequence[Value], Sequence[Any]]:
     definition = opdef.get(op.name)
     rule = definition.derivative
+    if tangents and tangents[0] is not None and passes(op):
+        return pb.append_copy(op, ins), lb.append_copy(op, tangents) if pb is lb else tangents
     if all(t is None for t in tangents) or isinstance(rule, opdef.Zero):
         return pb.append_copy(op, ins), [None] * len(op.results)
     if definition.regions and isinstance(rule, opdef.Linearize):
@@ -198,7 +227,7 @@ def linearize_func(func: Func, active: Sequence[bool]) -> tuple[Func, Func]:
     block, aside = Block(func.arg_types), Block()
     lb = Builder(aside)
     tangents = [Value(a.type) if on else None for a, on in zip(block.args, active)]
-    outs, moved = differentiate(Builder(block), lb, decompose_block(func.body), block.args, tangents)
+    outs, moved = differentiate(Builder(block), lb, decompose_block(func.body), block.args, tangents, forward=True)
     results = [lb.zeros(o) if t is None else t for o, t in zip(outs, moved) if o.type.dtype.is_differentiable]
     moving = [t for t in tangents if t is not None]
     residuals = free_values(aside.ops, results, moving)
