@@ -1,9 +1,15 @@
-"""Processes: what a child of ``fork`` finds."""
+"""Processes and libraries: what a child of ``fork`` finds, names that C has taken, wrong arguments of builds."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aotgrad as ag
 
 _FORKS = """
 import gc, os, sys, threading, time
@@ -36,3 +42,32 @@ print("done")
 def test_a_fork_while_another_thread_compiles_leaves_no_lock_held() -> None:
     run = subprocess.run([sys.executable, "-c", _FORKS], capture_output=True, text=True, timeout=60, check=False)
     assert run.stdout.strip() == "done", run.stderr
+
+
+@pytest.mark.parametrize("name", ["malloc", "printf", "exp", "y0", "index", "abs", "memcpy", "double"])
+def test_names_of_the_c_library_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ag.AotgradError, match=f"'{name}'"):
+        ag.aot.build(lambda x: x * 2.0, ["x: f64[n]"], out=tmp_path, name=name)
+
+
+def test_arguments_that_clash_in_c_are_renamed(tmp_path: Path) -> None:
+    built = ag.aot.build(lambda double, errno: double + errno, ["double: f64[n]", "errno: f64[n]"], out=tmp_path, name="both", emit="h")
+    assert "const double *double_, const double *errno_" in built.files["h"].read_text()
+
+
+@pytest.mark.parametrize("options", [{"grad": 3}, {"grad": True}, {"jvp": 2.5}, {"hess": object()}, {"emit": 3}, {"emit": None}, {"args": {"x": None}}])
+def test_arguments_of_wrong_types_are_named(options: dict[str, Any], tmp_path: Path) -> None:
+    word = "x" if "args" in options else next(iter(options))
+    with pytest.raises(ag.AotgradError, match=word):
+        ag.aot.build(lambda x: x * 2.0, **{"args": ["x: f64[n]"], "name": "twice", "out": tmp_path, **options})
+
+
+def test_load_and_devices() -> None:
+    for given in (3, None):
+        with pytest.raises(ag.AotgradTypeError, match="path"):
+            ag.load(given)
+    with pytest.raises(ag.AotgradError, match="device"):
+        ag.load("/dev/zero")
+    for command in ("run", "inspect"):
+        run = subprocess.run([sys.executable, "-m", "aotgrad", command, "/dev/zero"], capture_output=True, text=True, timeout=60, check=False)
+        assert run.returncode == 1 and "/dev/zero is a device" in run.stderr and "Traceback" not in run.stderr

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from aotgrad_runtime.errors import AotgradValueError
-from aotgrad_runtime.library import describe_text, read_description
+from aotgrad_runtime.library import describe_text, read_description, refuse_device
 
 __all__ = ["dynamic", "report"]
 
@@ -22,6 +22,7 @@ _KINDS = {1: "data", 2: "function"}
 
 def report(path: str) -> str:
     """Functions, size, processor and symbols of a library for any machine. Raises ``AotgradValueError`` for a file that is damaged or was not built by aotgrad."""
+    refuse_device(path)
     try:
         data = Path(path).read_bytes()
     except OSError as error:

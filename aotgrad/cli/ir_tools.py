@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.library import refuse_device
 
 from ..ir.core import Func
 from ..ir.interp import run as interpret
@@ -25,6 +26,7 @@ __all__ = ["load", "opt", "run"]
 
 def load(path: str) -> list[Func]:
     """The functions in a file (``-``: standard input), verified."""
+    refuse_device(path)
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -25,13 +25,36 @@ _KEYWORDS = frozenset((
     "switch", "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void",
     "volatile", "wchar_t", "while", "xor", "xor_eq", "typeof",
 ))
-_RESERVED = _KEYWORDS | {"main", "NULL", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "unix", "linux"}
+_RESERVED = _KEYWORDS | {"main", "NULL", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t", "uint16_t", "uint32_t", "uint64_t", "unix", "linux", "errno",
+                          "assert", "stdin", "stdout", "stderr", "EOF", "I", "complex", "offsetof"}
+_MATH = """
+acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp
+lgamma llrint llround log log10 log1p log2 logb lrint lround modf nan nearbyint nextafter nexttoward pow remainder remquo rint round scalbln scalbn
+sin sinh sqrt tan tanh tgamma trunc
+"""
+_LIBRARY = """
+abort abs access acct alarm alloca asctime atexit atof atoi atol atoll bcmp bcopy bind brk bsearch bzero calloc chdir chmod chown clearerr clock close
+closedir connect creat ctime daemon difftime div drem dup dup2 encrypt exec execl execle execlp execv execve execvp exit fclose fcntl fdopen feof
+ferror fflush ffs fgetc fgetpos fgets fileno finite fopen fork fprintf fputc fputs fread free freopen fscanf fseek fsetpos fstat ftell fwrite gamma
+getc getchar getcwd getenv getopt getpid gets gettimeofday gmtime index ioctl isalnum isalpha isatty isblank iscntrl isdigit isgraph isinf islower
+isnan isprint ispunct isspace isupper isxdigit j0 j1 jn kill labs ldiv link listen llabs lldiv localtime longjmp lseek malloc mblen mbtowc memchr
+memcmp memcpy memmove memset mkdir mktime mmap munmap nanosleep nice open opendir pause perror pipe poll printf putc putchar putenv puts qsort raise
+rand random read readdir readlink realloc recv remove rename rewind rindex rmdir sbrk scalb scanf select send setbuf setenv setjmp setvbuf shutdown
+signal significand sincos sleep snprintf socket sprintf srand srandom sscanf stat stime strcat strchr strcmp strcoll strcpy strcspn strdup strerror
+strftime strlen strncat strncmp strncpy strpbrk strrchr strspn strstr strtod strtof strtok strtol strtoll strtoul strtoull strxfrm swab symlink sync
+syscall sysconf system tell time times tmpfile tmpnam tolower toupper truncate umask uname ungetc unlink usleep vfork vfprintf vprintf vsprintf wait
+waitpid wcslen write y0 y1 yn
+"""
+_TAKEN = frozenset((*_LIBRARY.split(), *(f"{n}{suffix}" for n in _MATH.split() for suffix in ("", "f", "l"))))
 
 
 def c_name(name: str, what: str) -> str:
     """``name`` if it can name a function in C and C++. Raises ``AotgradValueError`` that calls it ``what``."""
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _RESERVED or "__" in name:
         raise AotgradValueError(f"{what} {name!r} cannot name a C function; use letters, digits and single underscores, a letter first, and no keyword of C or C++")
+    if name in _TAKEN:
+        raise AotgradValueError(f"{what} {name!r} is a function of the C library, which other code would then call instead; "
+                                 f"give another name, such as name='my_{name}'")
     return name
 
 

@@ -90,6 +90,8 @@ def _declared(args: Any) -> list[tuple[str, Any]]:
 
 def _types(name: str, tree: Any) -> Any:
     """A tree of texts as a tree of types."""
+    if tree is None:
+        raise AotgradValueError(f"argument {name!r} has the type None; write a dtype and sizes, such as 'f64[n, 3]', or leave the argument out to keep its default")
     leaves, shape = tree_flatten(tree)
     return aot_trace.Tree([_type(name, x) for x in leaves], shape)
 
@@ -160,6 +162,8 @@ def _default(value: Any) -> str:
 # ---- functions of the library -----------------------------------------------------------------------------------------------------------
 
 def _names(what: str, given: Any) -> tuple[str, ...]:
+    if given is not None and not isinstance(given, (str, tuple, list, set, frozenset)):
+        raise AotgradTypeError(f"{what} must name arguments, such as {what}=('x',), not {given!r}")
     names = (given,) if isinstance(given, str) else tuple(given or ())
     if not all(isinstance(n, str) for n in names):
         raise AotgradTypeError(f"{what} must name arguments, such as {what}=('x',), not {given!r}")
@@ -260,7 +264,7 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     those of the first result, which must be one number. In C: ``int32_t NAME(inputs..., int64_t sizes in order of first appearance..., outputs..., void *workspace)``.
 
     ``target``: native, x86-64-v3, x86-64-v4 or aarch64-linux-gnu. ``emit``: any of so, a, o, h, ll, asm, mlir, python (one file that needs NumPy alone); with h
-    also NAME.pc and NAMEConfig.cmake. ``checks=False``: indices out of range are clamped instead of reported. Files are equal for equal input.
+    also NAME.pc and NAMEConfig.cmake. ``checks=False``: reads out of range are clamped, writes dropped. Files are equal for equal input.
 
     Raises ``AotgradError``: a text that is not understood, an unknown name, integers in ``grad``, a size that the code needs as a number, an unwritable folder.
 
@@ -297,7 +301,9 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
 
 
 def _kinds(emit: Any) -> list[str]:
-    kinds = [k.strip() for k in emit.split(",")] if isinstance(emit, str) else list(emit)
+    kinds = [k.strip() for k in emit.split(",")] if isinstance(emit, str) else list(emit) if isinstance(emit, (tuple, list, set, frozenset)) else None
+    if kinds is None:
+        raise AotgradTypeError(f"emit must name kinds of files ({', '.join(EMIT)}), such as emit=('so', 'h'), not {emit!r}")
     for k in kinds:
         if k not in EMIT:
             raise AotgradValueError(f"emit: {k!r} is not one of {', '.join(EMIT)}")

@@ -7,6 +7,7 @@ import ctypes
 import inspect
 import json
 import os
+import stat
 import struct
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -338,7 +339,10 @@ def load(path: str | os.PathLike[str]) -> BuiltLibrary:
     >>> library.rosenbrock_grad(np.array([1.0, 2.0]))         # doctest: +SKIP
     (np.float64(100.0), array([-400.,  200.]))
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise AotgradTypeError(f"load: the path is {type(path).__name__}; give the file that ag.aot.build wrote, such as built.library")
     name = os.fspath(path)
+    refuse_device(name)
     try:
         with open(name, "rb") as file:
             data = file.read()
@@ -351,6 +355,16 @@ def load(path: str | os.PathLike[str]) -> BuiltLibrary:
         cpu = description["target"]["cpu"]
         raise AotgradValueError(f"{name} was built for {cpu} and uses {', '.join(lacking)}, which this processor lacks; build it with target='x86-64-v3'")
     return BuiltLibrary(os.path.abspath(name), description, loader.load_bytes(data, name), symbol)
+
+
+def refuse_device(name: str) -> None:
+    """Raises ``AotgradValueError`` for devices: ``/dev/zero`` has no end."""
+    try:
+        device = stat.S_ISCHR(os.stat(name).st_mode) or stat.S_ISBLK(os.stat(name).st_mode)
+    except (OSError, ValueError):
+        return  # said by whoever opens it
+    if device and name != "/dev/stdin":
+        raise AotgradValueError(f"{name} is a device, not a file")
 
 
 def _cpu_flags() -> set[str]:
