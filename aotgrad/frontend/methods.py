@@ -220,6 +220,8 @@ def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
 def _clone(self: Any, *, memory_format: Any = mf.preserve_format) -> Any:
     """A copy, recorded."""
     out = call(TORCH["clone"], (self,), {})
+    if not isinstance(out, Tensor):
+        return out  # of a NumPy array
     return contiguous(out, memory_format) if isinstance(self, Traced) else _in_format(self, out, mf.check(memory_format))
 
 
