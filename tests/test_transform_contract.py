@@ -409,3 +409,19 @@ def test_a_function_that_asks_for_the_mode_is_compiled_for_each() -> None:
             assert f(x).tolist() == [4.0]
             with ag.no_grad():
                 assert f(x).tolist() == [6.0]
+
+
+def test_requires_grad_in_compiled_functions_is_that_of_the_call() -> None:
+    def f(x: Any, y: Any) -> Any:
+        z = x * 1.0
+        with ag.no_grad():
+            w = x * 1.0
+        return x * (2.0 if x.requires_grad else 3.0) + 10.0 * float(z.requires_grad) + 100.0 * float(y.requires_grad) + 1000.0 * float(w.requires_grad)
+
+    g = ag.compile(f)
+    plain, on = ag.tensor([1.0]), ag.tensor([1.0], requires_grad=True)
+    for _ in range(3):
+        for args in ((plain, plain), (on, plain), (plain, on), (on, on)):
+            assert g(*args).tolist() == f(*args).tolist()
+    for make in (lambda h: ag.grad(lambda x: h(x, plain).sum()), lambda h: ag.compile(ag.grad(lambda x: h(x, plain).sum()))):
+        assert make(f)(plain).tolist() == make(g)(plain).tolist() == [2.0]

@@ -196,6 +196,7 @@ class State:
         self.entries: dict[Any, structured.Entry] = {}
         self.order: deque[Any] = deque()  # keys of the variants, oldest first
         self.dropped = 0
+        self.asks = False
         self.disabled = _disabled()
         self.runs: tuple[Callable[[tuple[Any, ...], dict[str, Any]], Any], ...] = ()  # those of the entries
 
@@ -258,7 +259,8 @@ class State:
 
     def find(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Variant, bool]:
         """The variant that fits, traced now if there is none."""
-        base = (tree, tuple(_spec(x, i in static) for i, x in enumerate(leaves)), modes.state.grad, modes.state.inference)
+        base = (tree, tuple(_spec(x, i in static) for i, x in enumerate(leaves)), modes.state.grad, modes.state.inference,
+                self.asks and tuple([isinstance(x, Tensor) and x._requires_grad for x in leaves]))
         forced = self.forced.get(base, set())
         key = base if not forced else (base, tuple(leaves[i] for i in sorted(forced)))
         for variant in self.variants.get(key, ()):
@@ -282,6 +284,9 @@ class State:
             key = (base, tuple(leaves[i] for i in sorted(forced)))
         if forced:
             self.forced[base] = forced
+        if variant.asks and not self.asks:  # from now on it matters which arguments require gradients
+            self.asks = True
+            return self.find(leaves, tree, static)
         self._keep(key, variant)
         return variant, True
 
@@ -314,6 +319,8 @@ class State:
                 given.append(x)
                 continue
             traced = trace.argument(t, cls)
+            if isinstance(x, Tensor) and x._requires_grad:
+                trace.requires.add(traced._value)
             traced._weak = type(x) in (float, int)
             if _is_integer(x):
                 traced._leaf_index = i

@@ -25,8 +25,8 @@ from .subtrace import is_leaf_array
 from .trace import Traced, current, plain_size
 
 __all__ = ["F", "apart", "argnums_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of", "flavour_of",
-           "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones", "twin",
-           "with_aux"]
+           "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones",
+           "twin", "with_aux"]
 
 F = Callable[..., Any]
 

@@ -88,6 +88,7 @@ class Trace:
         self.lifted: dict[Value, tuple[Any, Value]] = {}
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.hidden = hidden
+        self.requires: set[Value] = set()  # arguments that gradients are wanted of, as ``requires_grad`` tells
         self.can_fix: bool = parent.can_fix if parent is not None else examples is not None
 
     # ---- values ------------------------------------------------------------------------------------------------------------------
@@ -133,6 +134,23 @@ class Trace:
             shape = tuple(int(n) for n in data.shape)
             found = self.captured[id(obj)] = (obj, self.block.add_arg(TensorType(shape, DTYPES[data.dtype])))
         return found[1]
+
+    def requires_grad(self, value: Value) -> bool:
+        """Whether ``value`` depends on an argument that requires a gradient, other than through what was not recorded."""
+        todo, seen = [value], {value}
+        while todo:
+            v = todo.pop()
+            if v in self.requires:
+                return True
+            if v.op is None:
+                outer = next((x for x, arg in self.lifted.values() if arg is v), None)
+                if outer is not None and outer.requires_grad:
+                    return True
+            elif v.op.name != "stop_gradient":
+                new = [o for o in v.op.operands if o.type.dtype.is_differentiable and o not in seen]
+                seen.update(new)
+                todo += new
+        return False
 
     # ---- sizes -------------------------------------------------------------------------------------------------------------------
 
@@ -354,6 +372,16 @@ class Traced:
     @property
     def _dtype(self) -> DType:
         return self._value.type.dtype  # type: ignore[no-any-return]
+
+    @property
+    def requires_grad(self) -> bool:
+        """As of the argument in the call that is traced; a compiled function that asks is compiled for each."""
+        modes.state.asked += 1
+        return self._dtype.is_differentiable and self._trace.requires_grad(self._value)
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        Tensor.requires_grad.fset(self, value)  # type: ignore[attr-defined]
 
     def numel(self) -> Any:
         return dims.product(self.shape)

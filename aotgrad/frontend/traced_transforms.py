@@ -45,6 +45,9 @@ class Inline:
         def fn(*flat: Any) -> Any:
             given = iter(flat)
             full = [next(given) if v is not None else x for x, v in zip(self.leaves, values)]
+            for x, on in zip(full, self.on):
+                if on:
+                    x._trace.requires.add(x._value)
             filled, at = list(args), 0
             for i, n, (_, tree) in zip(nums, sizes, self.trees):
                 filled[i] = tree_unflatten(tree, full[at:at + n])
