@@ -16,7 +16,7 @@ from aotgrad.ir.dims import Dim, DimLike
 from aotgrad.ir.transforms.rewrite import substitute_block
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType
-from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 
 from .promotion import Kind, promote, python_dtype, to_float
 from .trace import NeedStatic, SizesDiffer, Trace, user_loc
@@ -107,6 +107,8 @@ class Operand:
 def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> list[Value]:
     mode = op.front.promote if op.front else "none"
     kinds = [o.kind for o in operands]
+    if b.trace.hidden and any(k.dtype is dtypes.bfloat16 for k in kinds) and not op.name.startswith(("convert", "to_")):  # kernels would compute with its bits
+        raise AotgradNotImplementedError("bfloat16 can be stored and converted, but not computed with yet in compiled functions; convert to float32 first (x.float())")
     if mode == "none":
         return [o.plain(b) for o in operands]
     if mode == "bool":

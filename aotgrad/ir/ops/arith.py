@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime import dtypes
+from aotgrad_runtime.arrays import converted
 from aotgrad_runtime.dtypes import bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
@@ -193,6 +194,13 @@ def _cast_samples() -> Iterable[Sample]:
     for d in (dtypes.float32, dtypes.int64, dtypes.int32, dtypes.bool_, dtypes.float64):
         yield Sample((x,), {"dtype": d}, name=d.name)
     yield Sample((np.array([1, -2], np.int32),), {"dtype": dtypes.float64}, name="i32")
+
+
+def _cast_ref(x: Any, dtype: Any) -> Any:
+    x = np.asarray(x)
+    if x.dtype == np.uint16 or dtype is dtypes.bfloat16:  # bfloat16 in its storage
+        return converted(x, dtype)
+    return x.astype(dtype.np)
 
 
 def _cast_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
