@@ -78,7 +78,8 @@ _LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # no
 __all__ = [
     "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "DType", "Generator", "Size",
     "Tensor",
-    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "channels_last_3d", "compile", "complex128", "complex64", "cond", "contiguous_format", "custom_jvp",
+    "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "channels_last_3d", "compile", "complex128", "complex64",
+    "cond", "contiguous_format", "custom_jvp",
     "custom_vjp",
     "default_generator", "empty",
     "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad",

@@ -21,7 +21,8 @@ def _same(a: Any, b: Any) -> None:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "product": lambda x, y: x * y, "loss": lambda x, y: ((x @ y.T).tanh() ** 2).sum(), "two results": lambda x, y: (x.exp(), (x * y).sum()), "unused": lambda x, y: x.sin(),
+    "product": lambda x, y: x * y, "loss": lambda x, y: ((x @ y.T).tanh() ** 2).sum(), "two results": lambda x, y: (x.exp(), (x * y).sum()),
+    "unused": lambda x, y: x.sin(),
 }
 
 

@@ -53,8 +53,9 @@ class _Slot:
         """How badly it suits ``size``: 0 for exactly; bytes left over or missing where they are known."""
         if size in self.sizes:
             return 0
-        if isinstance(size, int) and all(isinstance(s, int) for s in self.sizes):
-            gap = max(self.sizes) - size  # type: ignore[type-var, operator]
+        known = [s for s in self.sizes if isinstance(s, int)]
+        if isinstance(size, int) and len(known) == len(self.sizes):
+            gap = max(known) - size
             return gap if gap >= 0 else (1 << 60) - gap
         return 1 << 61
 

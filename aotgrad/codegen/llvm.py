@@ -45,8 +45,9 @@ def _llvm() -> Any:
     found.initialize_all_targets()
     found.initialize_all_asmprinters()
     inside = getattr(getattr(getattr(found, "ffi", None), "lib", None), "_lock", None)  # held through every call of LLVM; it has no public name
-    if isinstance(getattr(inside, "_lock", None), type(_LOCK)):
-        forks.safe(inside._lock, outer=True)
+    lock = getattr(inside, "_lock", None)
+    if isinstance(lock, type(_LOCK)):
+        forks.safe(lock, outer=True)
     return found
 
 
