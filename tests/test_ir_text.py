@@ -446,7 +446,7 @@ def test_run(tmp_path):
 
 @pytest.mark.parametrize(("file", "inputs", "message"), [
     ("elementwise", ["[1]"], "takes 2 input"), ("elementwise", ["[1]", "what"], "arg1"), ("elementwise", ["[1]", "missing.npy"], "missing.npy"),
-    ("elementwise", ["[1]", "[1, 2]"], "arg1"),
+    ("elementwise", ["[1]", "[1, 2]"], "argument 1"),
     ("two_functions", ["[1, 2]"], "name one function"), ("nothing", [], "cannot be read"), ("pass_through", ["[1]", "[[True]]"], "naïve"),
     ("kernel/masked_sum", [], "kernel"),
 ])
