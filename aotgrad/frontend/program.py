@@ -13,7 +13,7 @@ import numpy as np
 from aotgrad.ir import Block, Builder, Func, Op, Value, interp, opdef
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.custom import expand_func
-from aotgrad.ir.transforms.differentiate import differentiate, transpose_into
+from aotgrad.ir.transforms.differentiate import differentiate, jvp_func, transpose_into
 from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.arrays import decode, encode_bfloat16
@@ -76,7 +76,7 @@ class Program:
         """(inputs, tangents of active inputs) -> (outputs, tangents of float outputs)."""
         found = self._jvps.get(active)
         if found is None:
-            found = self._jvps[active] = Program(_derive_jvp(self.func, active), self.name)
+            found = self._jvps[active] = Program(jvp_func(Func(self.func.name, self.func.body), active), self.name)
         return found
 
 
@@ -99,16 +99,6 @@ def _copy(func: Func) -> Func:
     copy_ops(Builder(block), func.body.ops, env)
     block.outputs = [env[o] for o in func.outputs]
     return Func(func.name, block, func.attrs)
-
-
-def _derive_jvp(func: Func, active: Sequence[bool]) -> Func:
-    block = Block(func.arg_types)
-    b = Builder(block)
-    ins = list(block.args)
-    tangents = [block.add_arg(x.type) if on else None for x, on in zip(ins, active)]
-    outs, moved = differentiate(b, b, decompose_block(func.body), ins, tangents)
-    block.outputs = [*outs, *(b.zeros(o) if t is None else t for o, t in zip(outs, moved) if o.type.dtype.is_differentiable)]
-    return Func(func.name, block)
 
 
 def _derive_pullback(program: Program, active: Sequence[bool], present: Sequence[bool]) -> Pullback:
