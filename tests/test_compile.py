@@ -259,7 +259,6 @@ def test_ctrl_c_interrupts_a_long_call() -> None:
     (lambda: ag.compile(lambda x: ag.sum(x, dimension=0))(X), r"dimension"),
     (lambda: ag.compile(lambda x: x[5])(X), r"test_compile.py:\d+.*index 5"),
     (lambda: ag.compile(lambda x, i: x[i])(X, np.array([0, 7])), r"test_compile.py:\d+.*index 7.*size 3"),
-    (lambda: ag.compile(lambda x: "text")(X) and ag.compile(lambda x: object())([object()]), None),
     (lambda: ag.compile(lambda x: x)(np.array(["a"])), r"not supported"),
     (lambda: ag.compile(lambda x: x)(np.array([1j])), r"complex"),
     (lambda: ag.compile(3), r"not callable"),
@@ -271,9 +270,7 @@ def test_ctrl_c_interrupts_a_long_call() -> None:
     (lambda: ag.jvp(lambda x: x, (1.0,), (1.0, 2.0)), r"tangents"),
     (lambda: ag.vjp(lambda x: x, X)[1](np.ones(4)), r"shape"),
 ])
-def test_wrong_calls_say_what_to_do(call: Any, says: str | None) -> None:
-    if says is None:
-        return
+def test_wrong_calls_say_what_to_do(call: Any, says: str) -> None:
     with pytest.raises(ag.AotgradError, match=f"(?s){says}"):
         call()
 

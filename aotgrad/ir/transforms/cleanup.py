@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..builder import Builder
 from ..core import Block, Func, Op, Value
 from .rewrite import decompose_func
 
-__all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block"]
+__all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block", "rewrite_block"]
 
 
 def dce_block(block: Block) -> Block:
@@ -222,24 +222,24 @@ class Simplify:
     name: str = "simplify"
 
     def __call__(self, func: Func) -> Func:
-        return Func(func.name, simplify_block(func.body), func.attrs)
+        return Func(func.name, rewrite_block(func.body, _RULES, inside=True), func.attrs)
 
 
-def simplify_block(block: Block) -> Block:
-    """A simplified copy."""
+def rewrite_block(block: Block, rules: Mapping[str, Callable[..., Any]], inside: bool) -> Block:
+    """A copy in which ``rules[op name](b, op, *operands)`` may give a value of the same type instead of an op; ``inside``: in regions too."""
     new = Block([a.type for a in block.args])
     env: dict[Value, Value] = dict(zip(block.args, new.args))
     b = Builder(new)
     for op in block.ops:
         operands = [env[o] for o in op.operands]
         b.loc = op.loc
-        rule = _RULES.get(op.name)
+        rule = rules.get(op.name)
         better = rule(b, op, *operands) if rule is not None else None
         if better is not None and better.type == op.results[0].type:
             env[op.results[0]] = better
             continue
-        if op.regions:
-            copied = Op(op.name, operands, [r.type for r in op.results], op.attrs, [simplify_block(r) for r in op.regions], op.loc)
+        if op.regions and inside:
+            copied = Op(op.name, operands, [r.type for r in op.results], op.attrs, [rewrite_block(r, rules, inside) for r in op.regions], op.loc)
             new.ops.append(copied)
             env.update(zip(op.results, copied.results))
         else:

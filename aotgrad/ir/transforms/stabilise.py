@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
-from .cleanup import splat
+from .cleanup import rewrite_block, splat
 from .rewrite import decompose_func
 
 __all__ = ["Stabilise", "stabilise_block"]
@@ -39,25 +40,12 @@ def _square_of_root(b: Builder, op: Op, x: Value, y: Value) -> Any:
     return root.operands[0] if root is not None and x is y else None
 
 
-_RULES = {"log": _softplus, "log1p": _softplus, "mul": _square_of_root}
+_RULES: dict[str, Callable[..., Any]] = {"log": _softplus, "log1p": _softplus, "mul": _square_of_root}
 
 
 def stabilise_block(block: Block) -> Block:
     """A copy with the list above applied (regions are left to their own transforms)."""
-    new = Block([a.type for a in block.args])
-    env: dict[Value, Value] = dict(zip(block.args, new.args))
-    b = Builder(new)
-    for op in block.ops:
-        operands = [env[o] for o in op.operands]
-        b.loc = op.loc
-        rule = _RULES.get(op.name)
-        better = rule(b, op, *operands) if rule is not None else None  # type: ignore[operator]
-        if better is not None:
-            env[op.results[0]] = better
-        else:
-            env.update(zip(op.results, b.append_copy(op, operands)))
-    new.outputs = [env[o] for o in block.outputs]
-    return new
+    return rewrite_block(block, _RULES, inside=False)
 
 
 @dataclass(frozen=True)
