@@ -1,0 +1,1 @@
+"""Convolution kernels: what they compute (``spec``), and how."""
