@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...ir import dims
 from ...ir.dims import DimLike
@@ -21,6 +21,8 @@ class ConvSpec:
     ``x`` is [batch, channels, *spatial], ``w`` [filters, channels / groups, *kernel], ``y`` [batch, filters, *positions]; sizes are integers, or ``Dim`` where known
     at run time only. ``padding``: (low, high) per spatial dim; high counts only for ``positions``, which may be anything, and either may be negative.
     Positions outside x are zeros. ``layouts`` of x, w, y: "contiguous" (as the shape is written), "channels_last" (dim 1 last in memory), "strided" (neither).
+    The result of "forward" is ``activation(sum + bias + residual)``: one bias per filter, a residual laid out as y, activation None or "relu". ``accumulate`` adds
+    the sum to what the result's array holds (gradients only). ``packed``: w is given in the packed form of the chosen kernel instead of ``layouts[1]``.
     Where the result's ``batch``, ``channels`` or sizes are 0 there is nothing to do; where a sum is empty the result is 0.
     """
 
@@ -39,6 +41,9 @@ class ConvSpec:
     layouts: tuple[str, str, str]
     bias: bool = False
     activation: str | None = None
+    residual: bool = False
+    accumulate: bool = False
+    packed: bool = False
 
     @property
     def rank(self) -> int:
@@ -66,5 +71,4 @@ class ConvSpec:
             return tuple(dims.substitute(d, env) for d in sizes)
 
         batch, channels, filters = of((self.batch, self.channels, self.filters))
-        return ConvSpec(self.kind, self.dtype, self.groups, self.stride, self.padding, self.dilation, batch, channels, filters, of(self.spatial), of(self.kernel),
-                        of(self.positions), self.layouts, self.bias, self.activation)
+        return replace(self, batch=batch, channels=channels, filters=filters, spatial=of(self.spatial), kernel=of(self.kernel), positions=of(self.positions))
