@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,38 @@ stop.set()
 other.join()
 print("done")
 """
+
+
+_FORK_IN_IMPORT = """
+import os, sys, threading, time
+import numpy as np, aotgrad as ag
+
+began = threading.Event()
+
+class Slow:  # the import of the compiler takes its time
+    def find_spec(self, name, path=None, target=None):
+        if name == "aotgrad.codegen.lower":
+            began.set()
+            time.sleep(0.3)
+
+sys.meta_path.insert(0, Slow())
+other = threading.Thread(target=lambda: ag.compile(lambda x: ag.sin(x) * 2.5)(np.ones(3)))
+other.start()
+assert began.wait(30)
+child = os.fork()
+if child == 0:
+    out = ag.compile(lambda x: ag.sin(x) * 3.5)(np.ones(3))
+    os._exit(0 if abs(out[0] - np.sin(1.0) * 3.5) < 1e-9 else 3)
+assert os.waitpid(child, 0)[1] == 0
+other.join()
+print("done")
+"""
+
+
+def test_a_fork_while_another_thread_imports_the_compiler(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", _FORK_IN_IMPORT], capture_output=True, text=True, timeout=60, check=False,
+                         env={**os.environ, "AOTGRAD_CACHE_DIR": str(tmp_path)})
+    assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr
 
 
 def test_a_fork_while_another_thread_compiles_leaves_no_lock_held() -> None:
