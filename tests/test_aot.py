@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import inspect
@@ -469,6 +470,24 @@ def test_index_errors_carry_the_line(tmp_path: Path) -> None:
     np.testing.assert_array_equal(library.pick(np.arange(4.0), np.array([3, 0])), [3.0, 0.0])
     with pytest.raises(AotgradIndexError, match=r"test_aot.py:\d+: pick: index 4 is out of range for size 4"):
         library.pick(np.arange(4.0), np.array([1, 4]))
+
+
+def test_integer_powers_outside_their_domain_are_an_error_code(tmp_path: Path) -> None:
+    def power(x: Any, y: Any) -> Any:
+        return x ** y
+
+    built = aot.build(power, ["x: i64[n]", "y: i64[n]"], out=tmp_path, emit=("so", "h"))
+    library, x, out = load(built), np.array([2, 1]), np.zeros(2, np.int64)
+    np.testing.assert_array_equal(library.power(x, np.array([10, 3])), [1024, 1])
+    with pytest.raises(ValueError, match=r"test_aot.py:\d+: pow: integers to negative integer powers .*\(-3 in power\)"):
+        library.power(x, np.array([0, -3]))
+    c = ctypes.CDLL(str(next(tmp_path.glob("*.so")))).power
+
+    def code(y: Any) -> int:
+        at = [ctypes.c_void_p(a.ctypes.data) for a in (x, y, out)]
+        return int(c(at[0], at[1], ctypes.c_int64(2), at[2], None))
+
+    assert [code(np.array([1, 0])), code(np.array([0, -1]))] == [0, 3] and "POWER_ERROR_DOMAIN = 3" in next(tmp_path.glob("*.h")).read_text()
 
 
 def test_eight_threads(folder: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad.ir import interp
 
 C = ag.compile
 
@@ -188,3 +190,75 @@ def test_stacks_and_differences_of_tensors() -> None:
     assert rows.tolist() == [[1.0, 1.0], [4.0, 4.0]] and columns.tolist() == [[2.0, 8.0], [2.0, 8.0]]
     (ag.vstack((x, y)) * ag.vstack((y, x))).sum().backward()
     assert x.grad.tolist() == [4.0, 16.0]
+
+
+# ---- integers where an operation has no meaning, or an odd one ------------------------------------------------------------------------
+
+def roads(f: Any, *args: Any) -> list[Any]:
+    """A function by every road: compiled, on tensors, and interpreted."""
+    return [lambda: C(f)(*args), lambda: f(*[ag.tensor(a) for a in args]).numpy(),
+            lambda: interp.run(C(f).trace(*args), *args)[0]]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_a_negative_integer_power_is_an_error_by_every_road(dtype: Any) -> None:
+    x = np.array([[2, 1], [-1, 0], [3, 7]], dtype)
+    good, bad = np.array([3, 0], dtype), np.array([2, -1], dtype)
+
+    def power(x: Any, y: Any) -> Any:
+        return x ** y
+
+    for run in roads(power, x, good):
+        np.testing.assert_array_equal(run(), x ** good)
+    with pytest.raises(ValueError):
+        power(x, bad)
+    for run in roads(power, x, np.broadcast_to(bad, x.shape)):
+        with pytest.raises(ag.AotgradValueError, match=r"[Ii]ntegers to negative integer powers are not allowed"):
+            run()
+    with pytest.raises(ValueError, match=r"test_numpy_meanings.py:\d+: pow: .*convert the base to a float dtype \(-1 in power\)"):
+        C(power)(x, bad)
+    f = C(power)
+    for _ in range(2):  # through Python, then through the trampoline
+        np.testing.assert_array_equal(f(x, good), x ** good)
+        with pytest.raises(ValueError):
+            f(x, bad)
+
+
+def test_an_integer_power_is_asked_only_where_the_program_computes_it() -> None:
+    x, y = np.array([5, 2, 3, 2, 9]), np.array([0, 1, 2, 3, 4])
+
+    def shifted(x: Any, y: Any) -> Any:  # a window: where it ends, what it would read is 0, and 0 - 1 is negative
+        return ag.zeros_like(x).at[1:].set(x[1:] ** (y[1:] - 1))
+
+    np.testing.assert_array_equal(C(shifted)(x, y), np.concatenate([[0], x[1:] ** (y[1:] - 1)]))
+    assert C(lambda x, y: x ** y)(np.zeros(0, int), np.zeros(0, int)).shape == (0,)
+    np.testing.assert_array_equal(C(lambda x, y: x[:0] ** y)(x, -1), np.zeros(0))
+    np.testing.assert_array_equal(C(lambda x: x ** np.uint8(200))(np.array([1, 3], np.uint8)), np.array([1, 3], np.uint8) ** np.uint8(200))
+
+
+def test_unchecked_negative_powers_truncate() -> None:
+    np.testing.assert_array_equal(C(lambda x, y: x ** y, checks=False)(np.array([2, 1, -1, 0, -1, 5]), np.array([-1, -2, -3, -1, -4, 3])), [0, 1, -1, 0, 1, 125])
+
+
+I64, EDGE = np.iinfo(np.int64), np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 3e9, -1.5, 300.0, -300.0])
+SHIFTS = np.array([63, 64, 65, -1, 200, 3])
+EDGES: dict[str, tuple[Any, ...]] = {
+    "// 0": (lambda x, y: x // y, np.array([2, -1, 0, I64.min, 7]), np.array([0, 0, 0, -1, -2])), "% 0": (lambda x, y: x % y, np.array([2, -1, 0, I64.min, 7]),
+    np.array([0, 0, 0, -1, -2])), "fmod 0": (np.fmod, np.array([2, -1, 0, I64.min, -7]), np.array([0, 0, 0, -1, 2])),
+    "uint8 // 0": (lambda x, y: x // y, np.array([2, 1, 9], np.uint8), np.array([0, 0, 4], np.uint8)),
+    "int32 // -1": (lambda x, y: x // y, np.array([-2**31, 2], np.int32), np.array([-1, 0], np.int32)),
+    "<< width": (lambda x, y: x << y, np.array([1, 1, 1, 1, 5, -5]), SHIFTS), ">> width": (lambda x, y: x >> y, np.array([1, -1, -5, -1, 5, -5]), SHIFTS),
+    "uint8 << width": (lambda x, y: x << y, np.array([1, 1, 200], np.uint8), np.array([7, 8, 9], np.uint8)),
+    **{f"float64 to {np.dtype(d)}": (lambda x, d=d: x.astype(d), EDGE) for d in (np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_)},
+    **{f"float32 to {np.dtype(d)}": (lambda x, d=d: x.astype(d), EDGE.astype(np.float32)) for d in (np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_)},
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="NumPy's casts out of range are the processor's")
+def test_integers_at_the_edge_are_numpys_by_every_road(name: str) -> None:
+    f, *args = EDGES[name]
+    with np.errstate(all="ignore"):
+        expected = f(*args)
+    for run in roads(f, *args):
+        np.testing.assert_array_equal(run(), expected)

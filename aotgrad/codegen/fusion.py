@@ -130,7 +130,7 @@ def classify(op: Op) -> str:
         return "alias"
     low = opdef.get(op.name).lower
     if isinstance(low, opdef.Scalar):
-        return "ew"
+        return "kern" if opdef.limited(op) else "ew"  # in a loop of its own no element is computed that the program has not
     if isinstance(low, opdef.Index):
         return "idx"
     if isinstance(low, opdef.Reduce):

@@ -6,8 +6,10 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
+from ..ir import opdef
 from .fusion import Kern
 from .lowering_control import cond, scan
+from .lowering_domain import in_domain
 from .lowering_dot import dot
 from .lowering_index import constant, cumulate, recurrence, scatter, take
 from .nest import Context
@@ -31,6 +33,10 @@ def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
         return
     if op.name not in _KERNELS:
         raise AotgradNotImplementedError(f"ag.{op.name} has no kernel yet; write it with other ops")
+    if opdef.limited(op):
+        in_domain(cx, item)
+        cx.report.append({"kind": op.name})
+        return
     _KERNELS[op.name](cx, item)
     if op.name != "dot":
         cx.report.append({"kind": op.name})

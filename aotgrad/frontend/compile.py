@@ -24,7 +24,7 @@ from aotgrad_runtime import call, modes
 from aotgrad_runtime.arrays import DTYPES, check_kind, native
 from aotgrad_runtime.call import ArgSpec, Sym
 from aotgrad_runtime.dtypes import DType, float64, int64
-from aotgrad_runtime.errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import anomaly, compiler, detour, inplace, kernels, profiling, sources, split, structured, taped
@@ -168,10 +168,9 @@ def _part(name: str, options: Codegen, func: Func) -> Program:
     made: list[Any] = []
 
     def failed(code: int, info: tuple[int, int, int, int]) -> Any:
-        if code == 2:
-            lines = made[0].kernel.meta.get("locations", [])
-            raise AotgradIndexError(f"{f'{lines[info[0]]}: ' if 0 <= info[0] < len(lines) else ''}index {info[1]} is out of range for size {info[2]} in {func.name}")
-        return call.default_on_error(code, info)
+        if code == 1:
+            return NotImplemented
+        raise call.failure(code, info, func.name, made[0].kernel.meta.get("locations", []))
 
     made.append(_built(func, name, dataclasses.replace(options, guards=()), failed))
     return made[0]  # type: ignore[no-any-return]
@@ -380,14 +379,8 @@ class State:
     def _failed(self, variant: Variant, code: int, info: tuple[int, int, int, int]) -> Any:
         if code == 1:
             return NotImplemented
-        if code == 2:
-            raise AotgradIndexError(f"{self._line(variant, info[0])}index {info[1]} is out of range for size {info[2]} in {self.name}")
-        return call.default_on_error(code, info)
-
-    def _line(self, variant: Variant, location: int) -> str:
         program = variant.program
-        lines = program.kernel.meta.get("locations", []) if program is not None else []
-        return f"{lines[location]}: " if 0 <= location < len(lines) else ""
+        raise call.failure(code, info, self.name, program.kernel.meta.get("locations", []) if program is not None else [])
 
     def execute(self, variant: Variant, leaves: Sequence[Any]) -> Any:
         """Runs a variant on the leaves of a call."""
@@ -643,7 +636,7 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     """A native version of ``f``, compiled at the first call with a new type signature (dtypes, ranks, layouts, structure; sizes are symbolic).
 
     NumPy in, NumPy out; tensors in, tensors out (differentiable). ``static`` names parameters whose values are part of the signature. ``verify=n`` compares the first n
-    calls of each signature with the interpreter. ``checks=False`` drops index-range checks: reads out
+    calls of each signature with the interpreter. ``checks=False`` drops checks of indices and integer powers: reads out
     of range give the nearest element (0 of an empty dim), writes out of range are dropped. Errors are ``AotgradError``s that name the user's line.
 
     With ``AOTGRAD_DISABLE_COMPILE=1`` in the environment when this is called, the plain ``f`` runs at every call; set later, from the next call that needs a trace.

@@ -14,7 +14,7 @@ import numpy as np
 from aotgrad._version import __version__
 from aotgrad.codegen.options import Options
 from aotgrad.codegen.target import Target
-from aotgrad.ir import Func, TensorType, walk
+from aotgrad.ir import Func, TensorType, opdef, walk
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.hashing import structural_hash
 from aotgrad_runtime import call, forks
@@ -136,6 +136,12 @@ class Kernel:
             self.library.address(self.name), args, outs, len(symbols) + extra, self.library.address(f"{self.name}_shapes") if needs_shapes else 0,
             self.library.address(f"{self.name}_workspace"), on_error=on_error, poll=long, keepalive=self.library, npos=npos)
 
+    def failed(self, code: int, info: tuple[int, int, int, int]) -> Any:
+        """What an error code means where the caller does not say it better."""
+        if code == 1:
+            return NotImplemented
+        raise call.failure(code, info, self.func.name, self.meta.get("locations", ()))
+
     def arg_specs(self) -> list[ArgSpec]:
         """Arrays in the order of the function's arguments."""
         index = {s: i for i, s in enumerate(self.func.symbols())}
@@ -175,10 +181,10 @@ _CHECKED = frozenset(("take", "scatter", "scatter_add"))
 
 def _places(func: Func) -> str:
     """Lines that the kernel's errors name: programs that differ in them are different programs."""
-    return "\n".join(str(op.loc) for op in walk(func.body) if op.name in _CHECKED)
+    return "\n".join(str(op.loc) for op in walk(func.body) if op.name in _CHECKED or opdef.limited(op))
 
 
-def build(func: Func, name: str, options: Options | None = None, on_error: Any = call.default_on_error) -> Kernel:
+def build(func: Func, name: str, options: Options | None = None, on_error: Any = None) -> Kernel:
     """The kernel of ``func`` (free of composites), from this process, the cache on disk, or the compiler."""
     opts = options or Options()
     key = structural_hash(func, _places(func), name, repr(opts), repr(target()), __version__, _source_version())
@@ -194,7 +200,7 @@ def build(func: Func, name: str, options: Options | None = None, on_error: Any =
     library = entry.load()
     flat = call.make_callable(name, refuse(func))
     kernel = Kernel(func, name, library, entry.meta, flat, key)
-    flat.add_instance(kernel.instance(kernel.arg_specs(), False, on_error))
+    flat.add_instance(kernel.instance(kernel.arg_specs(), False, on_error or kernel.failed))
     _shared.loaded[key] = kernel
     if len(_shared.loaded) > _LOADED:
         _shared.loaded.popitem(last=False)

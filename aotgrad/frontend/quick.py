@@ -204,7 +204,7 @@ def _callable(target: Any, func: Func, numbers: Sequence[int]) -> None:
     specs = kernel.arg_specs()
     for i in numbers:
         specs[i] = ArgSpec("float", dtypes.float64, (), None, i)
-    target.add_instance(kernel.instance(specs, False, call.default_on_error))
+    target.add_instance(kernel.instance(specs, False, kernel.failed))
 
 
 def _add(quick: Quick, kinds: str, dtype: Any, rank: int, static: Program) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
-from .core import Value
+from .core import Op, Value
 from .types import TensorType
 
 __all__ = [
-    "Bilinear", "Composite", "Front", "Index", "Kernel", "Linear", "Linearize", "Lowering", "OpDef", "Partials", "REQUIRED", "Reduce", "Sample", "Scalar",
-    "View", "ViewMap", "Zero", "all_ops", "get", "register",
+    "Bilinear", "Composite", "Domain", "Front", "Index", "Kernel", "Linear", "Linearize", "Lowering", "OpDef", "Partials", "REQUIRED", "Reduce", "Sample", "Scalar",
+    "View", "ViewMap", "Zero", "all_ops", "get", "limited", "register",
 ]
 
 REQUIRED: Any = object()
@@ -86,10 +86,21 @@ Derivative = Composite | Partials | Linear | Bilinear | Zero | Linearize
 # ---- kernel-level meaning ---------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
+class Domain:
+    """Integers that an op has a meaning for. Where ``applies(op)``, each element of operand ``operand`` must satisfy ``holds(k, x)``; ``text``: what the error says."""
+
+    operand: int
+    applies: Callable[..., bool]
+    holds: Callable[..., Any]
+    text: str
+
+
+@dataclass(frozen=True)
 class Scalar:
     """Elementwise: ``fn(k, op, *scalars) -> scalar`` with ``k`` the kernel-level scalar builder (codegen's ``ScalarBuilder``)."""
 
     fn: Callable[..., Any]
+    domain: Domain | None = None
 
 
 @dataclass(frozen=True)
@@ -231,6 +242,13 @@ def get(name: str) -> OpDef:
         return _REGISTRY[name]
     except KeyError:
         raise AotgradValueError(f"unknown op ag.{name}; see aotgrad.ir.opdef.all_ops()") from None
+
+
+def limited(op: Op) -> Domain | None:
+    """The domain that an elementwise op asks about at run time."""
+    low = get(op.name).lower
+    domain = low.domain if isinstance(low, Scalar) else None
+    return domain if domain is not None and domain.applies(op) else None
 
 
 def all_ops() -> Mapping[str, OpDef]:

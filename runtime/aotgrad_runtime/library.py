@@ -17,11 +17,11 @@ from typing import Any, Final
 import numpy as np
 
 from . import loader
-from .call import ArgSpec, Instance, OutSpec, Sym, make_callable
+from .call import ArgSpec, Instance, OutSpec, Sym, failure, make_callable
 from .call.match import dense_strides, out_shapes
 from .call.plain import plain_run
 from .dtypes import DType, as_dtype
-from .errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
 __all__ = ["ERRORS", "FORMAT", "MAGIC", "Array", "BuiltLibrary", "Signature", "load", "read_description"]
 
@@ -207,18 +207,10 @@ class _Function:
     def failed(self, code: int, info: Sequence[int]) -> Any:
         """Raises what an error code means."""
         s = self.signature
-        line = f"{s.locations[info[0]]}: " if code != 1 and 0 <= info[0] < len(s.locations) else ""
         if code == 1:
             why = s.guards[info[0]][2] if 0 <= info[0] < len(s.guards) else "sizes differ"
             raise AotgradValueError(f"{s.name}: {why}, but the arguments have {info[1]} and {info[2]}")
-        if code == 2:
-            raise AotgradIndexError(f"{line}{s.name}: index {info[1]} is out of range for size {info[2]}")
-        if code == 4:
-            raise MemoryError(f"{s.name} ran out of memory")
-        if code == 5:
-            raise KeyboardInterrupt
-        meaning = next((text for number, _, text in ERRORS if number == code), "unknown error")
-        raise AotgradRuntimeError(f"{line}{s.name}: {meaning} (code {code})")
+        raise failure(code, info, s.name, s.locations)
 
     def instances(self) -> list[Instance]:
         """What the trampoline can take: bare sizes; rank-0 arguments as Python numbers, or as NumPy scalars."""

@@ -12,7 +12,7 @@ from aotgrad_runtime.arrays import converted
 from aotgrad_runtime.dtypes import bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
-from ..opdef import REQUIRED, Bilinear, Front, Linear, OpDef, Partials, Sample, Scalar, Zero, register
+from ..opdef import REQUIRED, Bilinear, Domain, Front, Linear, OpDef, Partials, Sample, Scalar, Zero, register
 from ..transforms.cleanup import splat
 from ..types import TensorType
 from .common import compare_rule, elementwise_rule, float_samples
@@ -84,11 +84,20 @@ def _pow_ref(x: Any, y: Any) -> Any:
         return np.power(x, y)
 
 
+_POWERS = "integers to negative integer powers are not allowed; convert the base to a float dtype"
+
+
+def _may_be_negative(op: Any) -> bool:
+    power = op.operands[1]
+    known = splat(power)
+    return power.type.dtype.kind == "i" and (known is None or known < 0)
+
+
 def _pow_canon(b: Any, x: Any, y: Any) -> Any:
     """Exponents that are small numbers become products (NumPy's own operator does so for 0, 1, 2, -1 and 1/2): exact, fast, and polynomials to every derivative."""
     c, whole = splat(y), x.type.dtype.kind in "iu"
     if whole and c is not None and c < 0:
-        raise AotgradValueError("pow: integers to negative integer powers are not allowed; convert the base to a float dtype")
+        raise AotgradValueError(f"pow: {_POWERS}")
     if c == 0:
         return b.full_like(x, 1)
     if c == 1:
@@ -102,7 +111,8 @@ def _pow_canon(b: Any, x: Any, y: Any) -> Any:
 
 
 register(OpDef(
-    "pow", "x ** y.", ("x", "y"), elementwise_rule("fiu"), _pow_ref, Partials((_pow_x, _pow_y)), Scalar(lambda k, op, x, y: k.pow(x, y)),
+    "pow", "x ** y.", ("x", "y"), elementwise_rule("fiu"), _pow_ref, Partials((_pow_x, _pow_y)),
+    Scalar(lambda k, op, x, y: k.pow(x, y), Domain(1, _may_be_negative, lambda k, x: k.cmp("ge", x, k.const(0, x)), f"pow: {_POWERS}")),
     samples=float_samples(0.5, 2.0, 2), layouts="elementwise",
     front=Front("pow(input, exponent)", _pow_canon, np=("power", "float_power"), operator=("__pow__", "__rpow__"), inplace=True)))
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
-__all__ = ["ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Global", "Instance", "KINDS", "OutSpec", "RELEASE_BYTES", "Source", "Sym", "default_on_error"]
+__all__ = ["ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Global", "Instance", "KINDS", "OutSpec", "RELEASE_BYTES", "Source", "Sym", "default_on_error", "failure"]
 
 KINDS: Final = ("array", "float", "int", "npscalar", "is")
 RELEASE_BYTES: Final = 1 << 16
@@ -93,17 +93,25 @@ class OutSpec:
     as_scalar: bool = False
 
 
+def failure(code: int, info: Sequence[int], name: str = "a compiled function", locations: Sequence[str] = ()) -> BaseException:
+    """The error that a kernel's code means: ``AotgradIndexError`` for 2, ``AotgradValueError`` for 3 (a number outside an op's domain; its location says which),
+    ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5. ``locations``: lines of the user's, numbered by ``info[0]``."""
+    place = locations[info[0]] if 0 <= info[0] < len(locations) else ""
+    line = f"{place}: " if place else ""
+    if code == 2:
+        return AotgradIndexError(f"{line}{name}: index {info[1]} is out of range for size {info[2]}")
+    if code == 3:
+        return AotgradValueError(f"{place or 'a number outside the domain of an operation'} ({info[1]} in {name})")
+    if code == 4:
+        return MemoryError(f"{name} ran out of memory")
+    return KeyboardInterrupt() if code == 5 else AotgradRuntimeError(f"{line}{name} failed with code {code}")
+
+
 def default_on_error(code: int, info: tuple[int, int, int, int]) -> Any:
-    """What an instance without its own ``on_error`` raises: ``AotgradIndexError`` for code 2, ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5; 1 falls through."""
+    """What an instance without its own ``on_error`` does: 1 falls through to the next instance, the others are errors (see ``failure``)."""
     if code == 1:
         return NotImplemented
-    if code == 2:
-        raise AotgradIndexError(f"an index is out of range (location {info[0]}, index {info[1]}, size {info[2]})")
-    if code == 4:
-        raise MemoryError("a compiled function ran out of memory")
-    if code == 5:
-        raise KeyboardInterrupt
-    raise AotgradRuntimeError(f"a compiled function failed with code {code} (location {info[0]})")
+    raise failure(code, info)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,46 @@
+"""Elementwise ops that are errors for some integers: a pass that looks for one, then the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ir import dims, opdef
+from ..ir.core import Value
+from .access import Access
+from .fusion import Kern
+from .lowering_index import elementwise, place_of, rounds
+from .nest import Context
+
+__all__ = ["in_domain"]
+
+_CODE = 3
+
+
+def in_domain(cx: Context, item: Kern) -> None:
+    """The op, after its domain was checked; in builds without checks, what its scalar form gives."""
+    op = item.op
+    assert op is not None
+    low, space = opdef.get(op.name).lower, op.result.type.shape
+    assert isinstance(low, opdef.Scalar)
+    operands = [cx.buffers.access(item, o) for o in op.operands]
+    domain, out = opdef.limited(op), cx.buffers.stored(op.result)
+    if cx.module.checks and domain is not None:
+        _check(cx, item, operands[domain.operand], domain)
+
+    def fn(k: Any, *xs: Value) -> Value:
+        return low.fn(k, op, *xs)  # type: ignore[no-any-return]
+
+    every = list(range(len(space)))
+    elementwise(cx, space, [(x.store, place_of(x, {}, every)) for x in operands], fn, (out.store, place_of(out, {}, every)))
+
+
+def _check(cx: Context, item: Kern, x: Access, domain: opdef.Domain) -> None:
+    """Ends the call at the first element outside the domain. One that a broadcast repeats is looked at once."""
+    op, kb = item.op, cx.kb
+    assert op is not None
+    k = kb.scalars(1)
+    place = cx.module.location(domain.text if op.loc is None else f"{op.loc}: {domain.text}")
+    sizes = [n if s != 0 else dims.minimum(n, 1) for n, s in zip(op.result.type.shape, x.strides)]
+    with rounds(cx, sizes) as at:
+        here = kb.load(x.store.mem, kb.dim(place_of(x, dict(enumerate(at)), [])[0]))
+        kb.check(domain.holds(k, here), _CODE, place, k.to_index(here))
