@@ -31,12 +31,12 @@ def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
     if op.name in ("scan", "cond"):
         (scan if op.name == "scan" else cond)(cx, item, lower_block)
         return
-    if op.name not in _KERNELS:
-        raise AotgradNotImplementedError(f"ag.{op.name} has no kernel yet; write it with other ops")
     if opdef.limited(op):
         in_domain(cx, item)
         cx.report.append({"kind": op.name})
         return
+    if op.name not in _KERNELS:
+        raise AotgradNotImplementedError(f"ag.{op.name} has no kernel yet; write it with other ops")
     _KERNELS[op.name](cx, item)
     if op.name != "dot":
         cx.report.append({"kind": op.name})

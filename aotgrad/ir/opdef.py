@@ -97,7 +97,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Scalar:
-    """Elementwise: ``fn(k, op, *scalars) -> scalar`` with ``k`` the kernel-level scalar builder (codegen's ``ScalarBuilder``)."""
+    """Elementwise: ``fn(k, op, *scalars) -> scalar`` with ``k`` the kernel-level scalar builder (codegen's ``ScalarBuilder``). Outside of ``domain`` it is an error."""
 
     fn: Callable[..., Any]
     domain: Domain | None = None
