@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import mmap
 
 import numpy as np
 import pytest
+from guarded import Guarded
 
 from aotgrad.codegen import elf, gemm, llvm
 from aotgrad.codegen.target import Target
@@ -21,7 +21,6 @@ NAMES = ["native", *LOWER]
 CASES = [(name, dtype) for name in NAMES for dtype in NP]
 cases = pytest.mark.parametrize(("name", "dtype"), CASES)
 Epilogue = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 4)
-PAGE = mmap.PAGESIZE
 
 
 class Gemm:
@@ -53,33 +52,6 @@ class Gemm:
 @functools.cache
 def get(name: str, dtype: str) -> Gemm:
     return Gemm(name, dtype)
-
-
-class Guarded:
-    """``size`` bytes that end (or start) exactly at a page that cannot be touched."""
-
-    def __init__(self, size: int) -> None:
-        self.pages = max(1, -(-size // PAGE))
-        self.map = mmap.mmap(-1, (self.pages + 2) * PAGE)
-        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        self.start, self.end, self.size = self.base + PAGE, self.base + PAGE * (self.pages + 1), size
-        self._protect(0)
-
-    def _protect(self, mode: int) -> None:
-        for at in (self.base, self.end):
-            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(at), ctypes.c_size_t(PAGE), mode) == 0
-
-    def fill_nan(self) -> None:
-        ctypes.memset(self.start, 0xFF, self.end - self.start)
-
-    def array(self, shape, dtype, at_end: bool):
-        count = int(np.prod(shape))
-        address = self.end - count * np.dtype(dtype).itemsize if at_end else self.start
-        raw = (ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address)
-        return np.frombuffer(raw, dtype=dtype).reshape(shape)
-
-    def close(self) -> None:
-        self._protect(mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def matrix(rng, rows, cols, kind, dtype):

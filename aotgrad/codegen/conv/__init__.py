@@ -1,1 +1,1 @@
-"""Convolution kernels: what they compute (``spec``), and how."""
+"""Convolution kernels: what they compute (``spec``), and how (``emit``)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .emit import Fn, Val, Vec
 
-__all__ = ["COPY", "STRIDED", "TRANSPOSE", "copy_rows", "copy_strided", "copy_transposed"]
+__all__ = ["COPY", "STRIDED", "TRANSPOSE", "copy_rows", "copy_strided", "copy_transposed", "transpose"]
 
 COPY, TRANSPOSE, STRIDED = "ag_copy_rows", "ag_copy_transposed", "ag_copy_strided"
 
@@ -49,7 +49,7 @@ def copy_transposed(vec: Vec, masked: bool) -> str:
 
         def block(c: str, mask: str | None) -> None:
             offset = f.mul(c, vec.size)
-            out = _transpose(f, vec, [vec.load(f, f.at(row, offset), mask) for row in rows])
+            out = transpose(f, vec, [vec.load(f, f.at(row, offset), mask) for row in rows])
             to = f.at(dst, f.mul(c, "%ds"))
             for i, value in enumerate(out):
                 vec.store(f, value, f.at(to, f.mul("%ds", i)))
@@ -67,7 +67,7 @@ def copy_transposed(vec: Vec, masked: bool) -> str:
     return f.text()
 
 
-def _transpose(f: Fn, vec: Vec, rows: list[str]) -> list[str]:
+def transpose(f: Fn, vec: Vec, rows: list[str]) -> list[str]:
     """The transpose of a lanes x lanes block by log2(lanes) rounds of two-operand shuffles that swap halves at growing distance."""
     n, step = vec.lanes, 1
     while step < n:

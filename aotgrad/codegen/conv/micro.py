@@ -1,0 +1,162 @@
+"""The tile kernel: a few adjacent outputs of one row times 1 to 4 vectors of channels, summed over all taps and channels in registers.
+
+Taps of the outer dims are a loop with a count given at run time, so rows at the border run fewer of them. Taps along the row are cut into runs of the
+same valid outputs, known when the text is written: tiles at the border have kernels of their own, and nothing outside the input is read.
+Every element is one chain of multiply-adds in the order of taps and channels, so tiles never change a bit of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..gemm.emit import Fn, Val, Vec
+from .taps import TapSum
+
+__all__ = ["Epilogue", "Run", "Tile", "runs", "tile_kernel", "tile_params"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """``count`` taps from ``first`` on that are valid for the outputs [low, high) of a tile."""
+
+    first: int
+    count: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``rows`` outputs, ``vectors`` of channels, of which the last has ``tail`` valid lanes (0: all)."""
+
+    rows: int
+    vectors: int
+    tail: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to a finished sum before it is stored."""
+
+    bias: bool = False
+    residual: bool = False
+    relu: bool = False
+
+
+def runs(ts: TapSum, first: int, rows: int) -> tuple[Run, ...]:
+    """The taps along the row of the outputs [first, first + rows), as runs of equal validity."""
+    axis, out = ts.axes[-1], list[Run]()
+    for t in range(len(axis.taps) if ts.depth else 0):
+        low, high = (min(max(v - first, 0), rows) for v in axis.valid(t))
+        if low >= high:
+            continue
+        last = out[-1] if out else None
+        if last is not None and (last.low, last.high) == (low, high) and last.first + last.count == t:
+            out[-1] = Run(last.first, last.count + 1, low, high)
+        else:
+            out.append(Run(t, 1, low, high))
+    return tuple(out)
+
+
+def tile_params(ts: TapSum) -> list[tuple[str, str]]:
+    """x and w at the first valid tap of the outer dims, y, bias and residual at the first output, and the number of valid taps per outer dim."""
+    return [("ptr", p) for p in ("x", "w", "y", "bias", "residual")] + [("i64", f"n{i}") for i in range(len(ts.axes) - 1)]
+
+
+def tile_kernel(name: str, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue) -> str:
+    """The text of one tile kernel."""
+    f = Fn(name, tile_params(ts), attrs="noinline nounwind")
+    acc: list[Val] = [vec.zero] * (tile.rows * tile.vectors)
+    done = _outer(f, ts, vec, tile, 0, "%x", "%w", acc)
+    _finish(f, ts, vec, tile, ep, done)
+    f.ret()
+    f.end()
+    return f.text()
+
+
+def _outer(f: Fn, ts: TapSum, vec: Vec, tile: Tile, dim: int, x: str, w: str, acc: list[Val]) -> list[Val]:
+    """The loop over the taps of outer dim ``dim``, or the row itself."""
+    if dim == len(ts.axes) - 1:
+        for run in tile.runs:
+            acc = _run(f, ts, vec, tile, run, x, w, acc)
+        return acc
+    axis = ts.axes[dim]
+    inner = ts.depth * tile.vectors * vec.bytes
+    for a in ts.axes[dim + 1:]:
+        inner *= len(a.taps)
+
+    def step(v: list[str]) -> list[Val]:
+        out = _outer(f, ts, vec, tile, dim + 1, v[1], v[2], list(v[3:]))
+        return [f.sub(v[0], 1), f.at(v[1], axis.step * axis.source), f.at(v[2], inner), *out]
+
+    init: list[tuple[str, Val]] = [("i64", f"%n{dim}"), ("ptr", x), ("ptr", w), *((vec.type, a) for a in acc)]
+    return list(f.loop(init, lambda v: f.cmp("sgt", v[0], 0), step)[3:])
+
+
+def _run(f: Fn, ts: TapSum, vec: Vec, tile: Tile, run: Run, x: str, w: str, acc: list[Val]) -> list[Val]:
+    """All channels of a run's taps: one loop where taps follow channels in memory, else two."""
+    axis, k_step = ts.axes[-1], ts.source.channel
+    per_tap = ts.depth * tile.vectors * vec.bytes
+    x, w = f.at(x, run.first * axis.step * axis.source), f.at(w, run.first * per_tap)
+    if run.count == 1 or (axis.step * axis.source == ts.depth * k_step):
+        return _channels(f, ts, vec, tile, run, run.count * ts.depth, x, w, acc)
+
+    def tap(v: list[str]) -> tuple[list[Val], Val]:
+        out = _channels(f, ts, vec, tile, run, ts.depth, v[1], v[2], list(v[3:]))
+        left = f.sub(v[0], 1)
+        return [left, f.at(v[1], axis.step * axis.source), f.at(v[2], per_tap), *out], f.cmp("ne", left, 0)
+
+    return f.do_loop([("i64", run.count), ("ptr", x), ("ptr", w), *((vec.type, a) for a in acc)], tap)[3:]
+
+
+def _channels(f: Fn, ts: TapSum, vec: Vec, tile: Tile, run: Run, count: int, x: str, w: str, acc: list[Val]) -> list[Val]:
+    """acc[low:high] += x[low:high, k] * w[k] for ``count`` steps of k."""
+    axis, nv = ts.axes[-1], tile.vectors
+    row = axis.mul * axis.source
+    used = range(run.low * nv, run.high * nv)
+    unroll = _unroll(count, len(used))
+
+    def step(v: list[str]) -> tuple[list[Val], Val]:
+        left, xk, wk, out = v[0], v[1], v[2], list[Val](v[3:])
+        for u in range(unroll):
+            ws = [vec.load(f, f.at(wk, (u * nv + j) * vec.bytes)) for j in range(nv)]
+            for r in range(run.low, run.high):
+                b = vec.splat(f, vec.load_elem(f, f.at(xk, r * row + u * ts.source.channel)))
+                for j in range(nv):
+                    at = (r - run.low) * nv + j
+                    out[at] = vec.muladd(f, b, ws[j], str(out[at]))
+        left = f.sub(left, unroll)
+        return [left, f.at(xk, unroll * ts.source.channel), f.at(wk, unroll * nv * vec.bytes), *out], f.cmp("ne", left, 0)
+
+    done = f.do_loop([("i64", count), ("ptr", x), ("ptr", w), *((vec.type, acc[i]) for i in used)], step)[3:]
+    return [*acc[:used.start], *done, *acc[used.stop:]]
+
+
+def _unroll(count: int, chains: int) -> int:
+    """Steps in one round: enough that the loop's own instructions do not count, a divisor of ``count``."""
+    return next(u for u in (4, 3, 2, 1) if count % u == 0 and (u == 1 or u * chains <= 60))
+
+
+def _finish(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue, acc: list[Val]) -> None:
+    """Epilogue and stores."""
+    target = ts.axes[-1].target
+    masks = [None] * (tile.vectors - 1) + [vec.mask(f, tile.tail) if tile.tail else None]
+    bias = [vec.load(f, f.at("%bias", j * vec.bytes), m) for j, m in enumerate(masks)] if ep.bias else []
+    for r in range(tile.rows):
+        for j, m in enumerate(masks):
+            value, at = acc[r * tile.vectors + j], r * target + j * vec.bytes
+            if ep.bias:
+                value = vec.add(f, str(value), bias[j])
+            if ep.residual:
+                value = vec.add(f, str(value), vec.load(f, f.at("%residual", at), m))
+            if ep.relu:
+                value = relu(f, vec, str(value))
+            vec.store(f, value, f.at("%y", at), m)
+
+
+def relu(f: Fn, vec: Vec, value: str) -> str:
+    """0 where the value is below 0; NaN stays."""
+    below = f.op(f"fcmp olt {vec.type} {value}, {vec.zero}")
+    cond = "i1" if vec.lanes == 1 else vec.mask_type
+    return f.op(f"select {cond} {below}, {vec.type} {vec.zero}, {vec.type} {value}")

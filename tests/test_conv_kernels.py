@@ -1,0 +1,133 @@
+"""The convolution kernels: values against float64 between guard pages, every instruction set that runs here."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+
+import numpy as np
+import pytest
+from guarded import Guarded
+
+from aotgrad.codegen import elf, llvm
+from aotgrad.codegen.conv.emit import emit
+from aotgrad.codegen.conv.spec import ConvSpec
+from aotgrad.codegen.target import Target
+from aotgrad_runtime.loader import load_bytes
+
+NP = {"f32": np.float32, "f64": np.float64}
+LOWER = [n for n in ("x86-64", "x86-64-v3") if Target.native().arch == "x86_64" and Target.named(n).vector_bits < Target.native().vector_bits]
+NAMES = ["native", *LOWER]
+wide = pytest.mark.parametrize("name", NAMES)
+
+
+def build(specs, name):
+    """Kernels of all ``specs`` in one library: (run, pack, kernel) for each."""
+    target = Target.named(name)
+    kernels = [emit(s, target, f"k{i}") for i, s in enumerate(specs)]
+    text = "\n".join([*dict.fromkeys(d for k in kernels for d in k.declares), *(k.text for k in kernels)])
+    symbols = [s for k in kernels for s in (k.run, k.pack)]
+    library = load_bytes(elf.link_shared([llvm.compile_object(text, target, passes="none")], symbols, "libconv.so"))
+    p, i = ctypes.c_void_p, ctypes.c_int64
+    run, pack = ctypes.CFUNCTYPE(None, *[p] * 5, i, i, i), ctypes.CFUNCTYPE(None, p, p)
+    return [(run(library.address(k.run)), pack(library.address(k.pack)), k, library) for k in kernels]
+
+
+def spec(kind="forward", dtype="f32", batch=2, channels=3, filters=4, spatial=(5, 6), kernel=(3, 3), stride=None, padding=None, dilation=None, groups=1,
+         layouts=("channels_last", "contiguous", "channels_last"), **more):
+    rank = len(spatial)
+    stride, dilation = stride or (1,) * rank, dilation or (1,) * rank
+    padding = padding or ((0, 0),) * rank
+    positions = tuple(max(0, (n + low + high - (k - 1) * d - 1) // s + 1) for n, (low, high), k, d, s in zip(spatial, padding, kernel, dilation, stride))
+    return ConvSpec(kind, dtype, groups, tuple(stride), tuple(padding), tuple(dilation), batch, channels, filters, tuple(spatial), tuple(kernel), positions, layouts,
+                    **more)
+
+
+def reference(s, x, w, y):
+    """(y, x's or w's gradient, the sum of magnitudes) in float64, by slices of a padded x, one tap at a time. The one of x, w, y to compute is None."""
+    pads = [(max(0, low), n * st + k * d + max(0, -low)) for (low, _), n, st, k, d in zip(s.padding, s.positions, s.stride, s.kernel, s.dilation)]
+    padded = np.pad(np.zeros((s.batch, s.channels, *s.spatial)) if x is None else x.astype(np.float64), [(0, 0), (0, 0), *pads])
+    og, cg = s.filters // s.groups, s.channels // s.groups
+    y64 = np.zeros((s.batch, s.filters, *s.positions)) if y is None else y.astype(np.float64)
+    w64 = np.zeros((s.filters, cg, *s.kernel)) if w is None else w.astype(np.float64)
+    for taps in itertools.product(*(range(k) for k in s.kernel)):
+        at = []
+        for t, d, st, n, (low, _), (before, _) in zip(taps, s.dilation, s.stride, s.positions, s.padding, pads):
+            first = t * d - low + before
+            at.append(slice(first, first + (n - 1) * st + 1, st) if n else slice(0, 0))
+        for g in range(s.groups):
+            cs, os = slice(g * cg, (g + 1) * cg), slice(g * og, (g + 1) * og)
+            part, wt = padded[(slice(None), cs, *at)], w64[(os, slice(None), *taps)]
+            if y is None:
+                y64[:, os] += np.einsum("nc...,oc->no...", part, wt)
+            elif x is None:
+                padded[(slice(None), cs, *at)] += np.einsum("no...,oc->nc...", y64[:, os], wt)
+            else:
+                w64[(os, slice(None), *taps)] += np.einsum("no...,nc...->oc", y64[:, os], part)
+    if y is None:
+        return y64
+    inner = tuple(slice(b, b + n) for (b, _), n in zip(pads, s.spatial))
+    return padded[(slice(None), slice(None), *inner)] if x is None else w64
+
+
+def laid(rng, shape, layout, dtype, at_end, memory):
+    """Random values of ``shape`` between guard pages, in memory as ``layout`` says; the logical view."""
+    order = [0, *range(2, len(shape)), 1] if layout == "channels_last" else list(range(len(shape)))
+    block = Guarded(math.prod(shape) * np.dtype(dtype).itemsize)
+    memory.append(block)
+    raw = block.array([shape[i] for i in order], dtype, at_end)
+    raw[...] = rng.standard_normal(raw.shape)
+    return raw.transpose(np.argsort(order))
+
+
+def check(made, s, seed, at_end=True, ranges=None):
+    run, pack, kernel, _ = made
+    rng, dtype, memory = np.random.default_rng(seed), NP[s.dtype], []
+    shapes = ((s.batch, s.channels, *s.spatial), (s.filters, s.channels // s.groups, *s.kernel), (s.batch, s.filters, *s.positions))
+    x, w, y = (laid(rng, shape, layout, dtype, at_end, memory) for shape, layout in zip(shapes, s.layouts))
+    result = {"forward": y, "input_grad": x, "weight_grad": w}[s.kind]
+    before = result.astype(np.float64)
+    residual = laid(rng, shapes[2], s.layouts[2], dtype, at_end, memory)
+    bias = laid(rng, (s.filters,), "contiguous", dtype, at_end, memory)
+    if not s.accumulate:
+        result[...] = np.nan
+    packed = Guarded(kernel.packed_bytes)
+    packed.fill_nan()
+    memory.append(packed)
+    if s.kind != "weight_grad":
+        pack(w.ctypes.data, packed.start if not at_end else packed.end - kernel.packed_bytes)
+    at = packed.start if not at_end else packed.end - kernel.packed_bytes
+    operands = {"forward": (x.ctypes.data, at, y.ctypes.data), "input_grad": (y.ctypes.data, at, x.ctypes.data),
+                "weight_grad": (x.ctypes.data, y.ctypes.data, w.ctypes.data)}[s.kind]
+    total = s.batch * kernel.units
+    for low, high in ranges(total) if ranges else [(0, total)]:
+        run(*operands, bias.ctypes.data if s.bias else None, residual.ctypes.data if s.residual else None, s.batch, low, high)
+    given = [None if a is result else a for a in (x, w, y)]
+    want = reference(s, *given)
+    scale = reference(s, *(None if a is None else abs(a) for a in given))
+    terms = {"forward": math.prod(s.kernel) * s.channels, "input_grad": math.prod(s.kernel) * s.filters, "weight_grad": s.batch * math.prod(s.positions)}[s.kind]
+    if s.accumulate:
+        want, scale = want + before, scale + abs(before)
+    if s.bias:
+        want, scale = want + bias.reshape(-1, *[1] * s.rank), scale + abs(bias.reshape(-1, *[1] * s.rank))
+    if s.residual:
+        want, scale = want + residual, scale + abs(residual)
+    if s.activation:
+        want = np.maximum(want, 0)
+    bound = (terms + 3) * np.finfo(dtype).eps / 2 * scale
+    assert (abs(result - want) <= bound).all(), s
+    for block in memory:
+        block.close()
+
+
+def check_all(specs, name):
+    for i, (s, made) in enumerate(zip(specs, build(specs, name))):
+        check(made, s, i, at_end=bool(i % 2))
+
+
+@wide
+@pytest.mark.parametrize("dtype", list(NP))
+def test_forward_same_3x3(name, dtype):
+    check_all([spec(dtype=dtype, channels=c, filters=o, spatial=(h, v), padding=((1, 1), (1, 1)))
+               for c, o, h, v in ((3, 64, 5, 30), (16, 70, 7, 7), (5, 33, 1, 1), (4, 16, 3, 56), (1, 1, 2, 3))], name)
