@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..machine_code import place
 from . import blob_x86_64
 from .layout import ARRAY, FUNCTION, FUNCTION_SIZE, OBJECT, TABLE
 from .pack import Packed, pack
@@ -30,7 +30,6 @@ _MESSAGES: Final = {
 _TPFLAGS: Final = {"default": 1 << 18, "have_gc": 1 << 14, "have_vectorcall": 1 << 11, "method_descriptor": 1 << 17, "disallow_instantiation": 1 << 7}
 _SLOTS: Final = {"tp_call": 50, "tp_clear": 51, "tp_dealloc": 52, "tp_descr_get": 54, "tp_traverse": 71, "tp_members": 72, "tp_getset": 73}
 _T_OBJECT, _T_PYSSIZET, _READONLY = 6, 19, 1
-_PROT_READ, _PROT_WRITE, _PROT_EXEC, _MAP_PRIVATE = 1, 2, 4, 2
 
 
 class _MemberDef(ctypes.Structure):
@@ -159,21 +158,7 @@ class Machine:
 
     def _load(self, table: list[int]) -> int:
         """Copy code and table into fresh memory, then make the code executable and both read-only."""
-        offset = blob_x86_64.TABLE_OFFSET
-        size = offset + mmap.PAGESIZE
-        map_memory, protect = self.libc.mmap, self.libc.mprotect
-        map_memory.restype, protect.restype = ctypes.c_void_p, ctypes.c_int
-        map_memory.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        base = map_memory(None, size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        if base in (None, ctypes.c_void_p(-1).value) or offset % mmap.PAGESIZE:
-            raise ImportError("no memory for the call trampoline")
-        ctypes.memmove(base, blob_x86_64.CODE, len(blob_x86_64.CODE))
-        words = (ctypes.c_int64 * len(table))(*table)
-        ctypes.memmove(base + offset, words, ctypes.sizeof(words))
-        if protect(base, offset, _PROT_READ | _PROT_EXEC) or protect(base + offset, mmap.PAGESIZE, _PROT_READ):
-            raise ImportError("the system refuses executable memory")
-        return int(base)
+        return place(self.libc, blob_x86_64.CODE, "the call trampoline", table, blob_x86_64.TABLE_OFFSET)
 
     def _make_type(self, name: str) -> type:
         members = (_MemberDef * 6)(
