@@ -9,6 +9,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError
 from ..ir import opdef
 from .fusion import Kern
 from .lowering_control import cond, scan
+from .lowering_conv import convolution
 from .lowering_domain import in_domain
 from .lowering_dot import dot
 from .lowering_index import constant, cumulate, recurrence, scatter, take
@@ -18,8 +19,9 @@ __all__ = ["emit_kernel"]
 
 _KERNELS = {
     "dot": dot, "take": take, "scatter": scatter, "scatter_add": scatter, "cumsum": cumulate, "cumprod": cumulate,
-    "recurrence": recurrence, "constant": constant,
+    "recurrence": recurrence, "constant": constant, "conv": convolution, "conv_input_grad": convolution, "conv_weight_grad": convolution,
 }
+_REPORTING = frozenset(("dot", "conv", "conv_input_grad", "conv_weight_grad"))  # their functions report in detail
 
 
 def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
@@ -38,5 +40,5 @@ def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
     if op.name not in _KERNELS:
         raise AotgradNotImplementedError(f"ag.{op.name} has no kernel yet; write it with other ops")
     _KERNELS[op.name](cx, item)
-    if op.name != "dot":
+    if op.name not in _REPORTING:
         cx.report.append({"kind": op.name})

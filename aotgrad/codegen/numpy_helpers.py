@@ -96,6 +96,32 @@ def _cumsum(x, dim, exclusive, reverse):
 def _cumprod(x, dim, exclusive, reverse):
     return _cumulate(np.cumprod, 1, x, dim, exclusive, reverse)
 ''',
+    "_conv": '''
+def _conv(x, w, y, shape, stride, padding, dilation, groups):
+    """Of x [N, C, *S], w [O, C / groups, *K] and y [N, O, *P], whose products a convolution sums up, the one that is None: of the given shape."""
+    first = x if x is not None else y
+    out = np.zeros(shape, first.dtype)
+    x, w, y = (out if a is None else a for a in (x, w, y))
+    places, counts = w.shape[2:], y.shape[2:]
+    ends = [(p - 1) * s + (k - 1) * d + 1 for p, s, k, d in zip(counts, stride, places, dilation)]
+    before = [max(lo, 0) for lo, _ in padding]
+    wide = np.zeros(x.shape[:2] + tuple(max(b + n, b - lo + e) for b, n, (lo, _), e in zip(before, x.shape[2:], padding, ends)), first.dtype)
+    inside = (slice(None), slice(None)) + tuple(slice(b, b + n) for b, n in zip(before, x.shape[2:]))
+    wide[inside] = x
+    grouped = wide.reshape(x.shape[0], groups, x.shape[1] // groups, *wide.shape[2:])
+    ys, ws = y.reshape(y.shape[0], groups, y.shape[1] // groups, *counts), w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+    for k in np.ndindex(*places):
+        starts = [b - lo + i * d for b, (lo, _), i, d in zip(before, padding, k, dilation)]
+        part = grouped[(Ellipsis,) + tuple(slice(a, a + p * s, s) for a, p, s in zip(starts, counts, stride))]
+        if out is y:
+            ys += np.einsum("ngc...,goc->ngo...", part, ws[(Ellipsis,) + k])
+        elif out is w:
+            n = int(np.prod(counts))
+            ws[(Ellipsis,) + k] = np.einsum("ngcz,ngoz->goc", part.reshape(*part.shape[:3], n), ys.reshape(*ys.shape[:3], n))
+        else:
+            part += np.einsum("ngo...,goc->ngc...", ys, ws[(Ellipsis,) + k])
+    return wide[inside] if out is x else out
+''',
     "_recurrence": '''
 def _recurrence(a, x, dim, reverse):
     """y[i] = a[i] * y[i - 1] + x[i] along dim."""

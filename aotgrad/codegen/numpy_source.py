@@ -399,6 +399,16 @@ def _arg(w: _Writer, op: Op) -> _Text:
     return _Text(f"np.{op.name}({w.env[op.operands[0]].full}, axis={op.attrs['dim']})")
 
 
+def _conv(given: str) -> Callable[[_Writer, Op], _Text]:
+    """``given``: which of x, w, y the operands are."""
+    def text(w: _Writer, op: Op) -> _Text:
+        known = dict(zip(given, (w.env[o].full for o in op.operands)))
+        attrs = ", ".join(f"{k}={op.attrs[k]!r}" for k in ("stride", "padding", "dilation", "groups"))
+        return _Text(f"{w.helper('_conv')}({', '.join(known.get(c, 'None') for c in 'xwy')}, {w.shape(op.result.type.shape)}, {attrs})")
+
+    return text
+
+
 def _dot(w: _Writer, op: Op) -> _Text:
     a, b = (w.atom(o) for o in op.operands)
     return _Text(f"{a} @ {b}", MUL)
@@ -415,7 +425,7 @@ def _unary(sign: str) -> Callable[[_Writer, Op], _Text]:
 _OPS: dict[str, Callable[[_Writer, Op], _Text]] = {
     "full": _full, "constant": _constant, "cast": _cast, "broadcast": _broadcast, "reshape": _reshape, "permute": _permute, "stop_gradient": _same,
     "relayout": _same, "slice": _slice, "insert": _insert, "insert_add": _insert, "concatenate": _concatenate, "take": _take, "iota": _iota, "size": _size,
-    "argmax": _arg, "argmin": _arg, "dot": _dot,
+    "argmax": _arg, "argmin": _arg, "dot": _dot, "conv": _conv("xw"), "conv_input_grad": _conv("yw"), "conv_weight_grad": _conv("xy"),
     "neg": _unary("-"), "logical_not": _unary("~"), "scatter": _by_helper("_scatter", ("dim",)), "scatter_add": _by_helper("_scatter_add", ("dim",)),
     "cumsum": _by_helper("_cumsum", ("dim", "exclusive", "reverse")), "cumprod": _by_helper("_cumprod", ("dim", "exclusive", "reverse")),
     "recurrence": _by_helper("_recurrence", ("dim", "reverse")),

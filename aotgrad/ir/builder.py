@@ -1,7 +1,7 @@
 """Builders. ``Builder`` appends ops to a block; derivative rules and composite bodies take one explicitly.
 
 ``b.NAME(*operands, **attrs)`` emits op NAME and returns its result (a tuple when it has several). A builder also unifies layouts:
-operands of an op that wants row-major get a ``relayout``; elementwise operands get the layout of the first that has one.
+operands of an op that wants row-major get a ``relayout``; elementwise operands get the layout of the first that has one; images stay channels_last.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Builder:
         if definition.layouts == "any" or not any(o.type.layout for o in operands):
             return operands
         target: Layout | None = None
+        if definition.layouts == "channels_last":
+            return [o if o.type.layout in (None, Layout.channels_last(o.type.rank)) else self.relayout(o, layout=None) for o in operands]
         if definition.layouts == "elementwise":
             target = next(o.type.layout for o in operands if o.type.layout)
         return [o if o.type.layout == target else self.relayout(o, layout=target) for o in operands]

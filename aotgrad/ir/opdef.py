@@ -192,7 +192,7 @@ class OpDef:
     samples: Callable[[], Iterable[Sample]] | None = None
     front: Front | None = None
     batch: Callable[..., Any] | None = None
-    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major"
+    layouts: str = "row_major"  # "elementwise" (all equal), "channels_last" (that or row-major, each its own), "any", "row_major"
     regions: int = 0
     grad_fn: str | None = None
     exact: bool = False  # NumPy's result is exactly rounded or a move, so ``ref`` may serve as the eager implementation

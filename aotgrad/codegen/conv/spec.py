@@ -19,7 +19,8 @@ class ConvSpec:
 
     ``kind``: which array is the result: y ("forward"), x ("input_grad") or w ("weight_grad").
     ``x`` is [batch, channels, *spatial], ``w`` [filters, channels / groups, *kernel], ``y`` [batch, filters, *positions]; sizes are integers, or ``Dim`` where known
-    at run time only. ``padding``: (low, high) per spatial dim; high counts only for ``positions``, which may be anything, and either may be negative.
+    at run time only. ``padding``: (low, high) per spatial dim, either may be negative; ``positions`` are
+    ``(spatial + low + high - dilation * (kernel - 1) - 1) // stride + 1``.
     Positions outside x are zeros. ``layouts`` of x, w, y: "contiguous" (as the shape is written), "channels_last" (dim 1 last in memory), "strided" (neither).
     The result of "forward" is ``activation(sum + bias + residual)``: one bias per filter, a residual laid out as y, activation None or "relu". ``accumulate`` adds
     the sum to what the result's array holds (gradients only). ``packed``: w is given in the packed form of the chosen kernel instead of ``layouts[1]``.

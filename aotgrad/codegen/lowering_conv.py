@@ -1,0 +1,343 @@
+"""Convolution as loops: right for every size, stride, dilation, group and layout. Zeros around x are never read: the loops over the kernel end where x does.
+
+Lanes are neighbours in the result's channels (of a depthwise convolution: in its groups), so one number of one array meets a vector of another; an array that is not
+contiguous there is copied into that order first. Every element is one chain of products in the order of kernel places, then channels; a weight's gradient adds up rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from aotgrad_runtime.dtypes import DType
+
+from ..ir import dims
+from ..ir.core import Op, Value
+from ..ir.dims import DimLike
+from ..ir.types import Layout, TensorType
+from .access import Access
+from .bufferise import Store, dense, strides_of
+from .conv.spec import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvSpec
+from .fusion import Kern
+from .kernel import Index, register
+from .lowering_index import elementwise
+from .nest import Context
+
+__all__ = ["convolution", "spec_of"]
+
+_VECTORS = 4  # of the result in registers at once: as many chains of additions
+_POLL = 8  # rows of the result between two questions whether to stop
+_KINDS = {"conv": (FORWARD, "xwy"), "conv_input_grad": (INPUT_GRAD, "ywx"), "conv_weight_grad": (WEIGHT_GRAD, "xyw")}
+Range = tuple[Index, Index, int]
+
+
+def _layout(t: TensorType, access: Access) -> str:
+    given = tuple(s if n != 1 else 0 for n, s in zip(t.shape, access.strides))
+    for name, layout in (("contiguous", None), ("channels_last", Layout.channels_last(t.rank))):
+        if given == strides_of(TensorType(t.shape, t.dtype, layout)):
+            return name
+    return "strided"
+
+
+def spec_of(op: Op, arrays: dict[str, Access]) -> ConvSpec:
+    """What an op computes, for arrays x, w and y that lie so in memory."""
+    kind, letters = _KINDS[op.name]
+    types = dict(zip(letters, [v.type for v in (*op.operands, op.result)]))
+    x, w, y = (types[c] for c in "xwy")
+    a = op.attrs
+    layouts = tuple(_layout(types[c], arrays[c]) for c in "xwy")
+    return ConvSpec(kind, op.result.type.dtype.mlir, a["groups"], tuple(a["stride"]), tuple(a["padding"]), tuple(a["dilation"]), x.shape[0], w.shape[1] * a["groups"],
+                    w.shape[0], x.shape[2:], w.shape[2:], y.shape[2:], layouts)  # type: ignore[arg-type]
+
+
+def convolution(cx: Context, item: Kern) -> None:
+    """One of the three parts of a convolution."""
+    op = item.op
+    assert op is not None
+    letters = _KINDS[op.name][1]
+    arrays = {c: cx.buffers.access(item, o) for c, o in zip(letters, op.operands)}
+    arrays[letters[2]] = cx.buffers.stored(op.result)
+    spec = spec_of(op, arrays)
+    _Loops(cx, spec, op.result.type.dtype, arrays).emit()
+    cx.report.append({"kind": op.name, "sizes": [str(d) for d in spec.sizes], "groups": spec.groups, "layouts": list(spec.layouts)})
+
+
+@dataclass
+class _Array:
+    """An array in the terms of the loops: group, the channel that lanes lie across (``lane``), the other one (``row``; the batch of x and y), places."""
+
+    mem: Value
+    base: DimLike
+    group: DimLike
+    lane: DimLike
+    row: DimLike
+    batch: DimLike
+    places: tuple[DimLike, ...]
+
+
+class _Loops:
+    """Emits the loops of one convolution."""
+
+    def __init__(self, cx: Context, spec: ConvSpec, dtype: DType, arrays: dict[str, Access]) -> None:
+        self.cx, self.kb, self.spec, self.dtype, self.arrays = cx, cx.kb, spec, dtype, arrays
+        self.per_x, self.per_y = dims.floordiv(spec.channels, spec.groups), dims.floordiv(spec.filters, spec.groups)
+        self.depthwise = spec.groups > 1 and self.per_x == 1 and self.per_y == 1
+        self.across = spec.groups if self.depthwise else self.per_x if spec.kind == INPUT_GRAD else self.per_y  # how many the lanes run over
+        self.temps: list[Store] = []
+
+    def emit(self) -> None:
+        """The whole."""
+        kind = self.spec.kind
+        widest = int(self.cx.target.vector_bits) // (8 * max(self.dtype.itemsize, 4))
+        while widest > 1 and isinstance(self.across, int) and widest // 2 >= self.across:
+            widest //= 2
+        self.lanes = widest
+        with self._contiguous("y" if kind == WEIGHT_GRAD else "w"):
+            (self._weights if kind == WEIGHT_GRAD else self._image)()
+
+    # ---- arrays -------------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _contiguous(self, letter: str) -> Iterator[None]:
+        """The array that is read by vectors, copied where its lanes are not neighbours."""
+        array = self._of(letter)
+        stride = array.lane
+        if self.lanes == 1 or isinstance(stride, int) and stride == 1:
+            yield
+            return
+        spec, old = self.spec, self.arrays[letter]
+        if letter == "w":
+            # [groups, kernel..., row, lane]; of a depthwise one [kernel..., group]
+            sizes = [*spec.kernel, self.across] if self.depthwise else [spec.groups, *spec.kernel, self._rows(), self.across]
+            strides = [*array.places, array.lane] if self.depthwise else [array.group, *array.places, array.row, array.lane]
+        else:
+            sizes, strides = [spec.batch, *spec.positions, spec.filters], [old.strides[0], *old.strides[2:], old.strides[1]]
+        store = self.cx.work.take(self.dtype, dims.product(sizes))
+        space = {d: s for d, s in enumerate(strides) if sizes[d] != 1 and not (isinstance(s, int) and s == 0)}
+        packed = TensorType(tuple(sizes), self.dtype)
+        to = {d: s for d, s in enumerate(strides_of(packed)) if sizes[d] != 1}
+        elementwise(self.cx, sizes, [(old.store, (old.base, space))], lambda k, v: v, (store, (0, to)))
+        self.arrays = {**self.arrays, letter: self._repacked(letter, dense(store, packed))}
+        yield
+        self.cx.work.give_back(store)
+
+    def _rows(self) -> DimLike:
+        return self.per_y if self.spec.kind == INPUT_GRAD else self.per_x
+
+    def _repacked(self, letter: str, new: Access) -> Access:
+        """The copy with strides in the order of the array's own dims."""
+        if letter == "y":
+            return Access(new.store, new.base, (new.strides[0], new.strides[-1], *new.strides[1:-1]))
+        rank = self.spec.rank
+        if self.depthwise:
+            return Access(new.store, new.base, (new.strides[-1], 0, *new.strides[:rank]))
+        group, places, row, lane = new.strides[0], new.strides[1:1 + rank], new.strides[-2], new.strides[-1]
+        self.group_of_copy = group
+        return Access(new.store, new.base, (row, lane, *places) if self.spec.kind == INPUT_GRAD else (lane, row, *places))
+
+    group_of_copy: DimLike | None = None  # stride from group to group of copied weights, whose filters of a group are not neighbours
+
+    def _of(self, letter: str) -> _Array:
+        a, kind, flat = self.arrays[letter], self.spec.kind, self.depthwise
+        s0, s1, *places = a.strides
+        mem = a.store.mem
+        if letter == "w":
+            group = s0 * self.per_y if self.group_of_copy is None else self.group_of_copy
+            lane, row = (s0, s1) if flat or kind != INPUT_GRAD else (s1, s0)
+            return _Array(mem, a.base, group, lane, row, 0, tuple(places))
+        per = self.per_x if letter == "x" else self.per_y
+        return _Array(mem, a.base, s1 * per, s1, s1, s0, tuple(places))
+
+    def _at(self, base: DimLike | Index, *terms: tuple[Index, DimLike]) -> Index:
+        kb = self.kb
+        at = base if isinstance(base, Value) else kb.dim(base)
+        for i, stride in terms:
+            at = kb.add(at, kb.mul(i, kb.dim(stride)))
+        return at
+
+    def _vector(self, array: _Array, at: Index, lanes: int, mask: Value | None) -> Value:
+        """Neighbours in the channels that lanes lie across."""
+        stride = array.lane
+        if lanes == 1 or isinstance(stride, int) and stride == 1:
+            return self.kb.load(array.mem, at, lanes, mask)
+        return self.kb.gather(array.mem, self._spread(at, stride, lanes), mask)
+
+    def _spread(self, at: Index, stride: DimLike, lanes: int) -> Value:
+        kb, t = self.kb, register(None, lanes)
+        steps = kb.pure("arith.muli", (kb.iota(0, lanes), kb.broadcast(kb.index(kb.dim(stride)), lanes)), t)
+        return kb.pure("arith.addi", (kb.broadcast(kb.index(at), lanes), steps), t)
+
+    def _put(self, value: Value, array: _Array, at: Index, lanes: int, mask: Value | None) -> None:
+        stride = array.lane
+        if lanes == 1 or isinstance(stride, int) and stride == 1:
+            self.kb.store(value, array.mem, at, mask)
+        else:
+            self.kb.scatter(value, array.mem, self._spread(at, stride, lanes), mask)
+
+    # ---- loops --------------------------------------------------------------------------------------------------------------------
+
+    def _vectors(self, body: Callable[[Index, int, Sequence[Value | None]], None]) -> None:
+        """``body(first lane, vectors, their masks)`` over all that lanes run over: several vectors at a time, then one by one."""
+        kb, lanes, n = self.kb, self.lanes, self.across
+        if isinstance(n, int) and n <= _VECTORS * lanes:
+            count = -(-n // lanes)
+            left = n - (count - 1) * lanes
+            if count:
+                body(0, count, [*[None] * (count - 1), None if left == lanes else kb.create_mask(left, lanes)])
+            return
+        step, total = _VECTORS * lanes, kb.dim(n)
+        whole = kb.sub(total, kb.rem(total, step))
+        with kb.for_(0, whole, step) as lp:
+            body(lp.iv, _VECTORS, [None] * _VECTORS)
+        with kb.for_(whole, total, lanes) as lp:
+            body(lp.iv, 1, [kb.create_mask(kb.sub(total, lp.iv), lanes) if lanes > 1 else None])
+
+    def _nested(self, ranges: Sequence[Range], accs: list[Value], body: Callable[[list[Index], list[Value]], list[Value]], at: tuple[Index, ...] = ()) -> list[Value]:
+        """Loops around ``body(positions, accumulators) -> accumulators``."""
+        if not ranges:
+            return body(list(at), accs)
+        low, high, step = ranges[0]
+        with self.kb.for_(low, high, step, init=accs) as lp:
+            self.kb.yield_(*self._nested(ranges[1:], list(lp.args), body, (*at, lp.iv)))
+        return list(lp.results)
+
+    @contextmanager
+    def _over(self, sizes: Sequence[DimLike], poll: int = 0) -> Iterator[list[Index]]:
+        """Plain loops over ``sizes``; the first asks whether to stop."""
+        if not sizes:
+            yield []
+            return
+        with self.kb.for_(0, self.kb.dim(sizes[0]), poll=poll) as lp, self._over(sizes[1:]) as rest:
+            yield [lp.iv, *rest]
+
+    def _ceil(self, a: Index, b: int) -> Index:
+        return a if b == 1 else self.kb.floordiv(self.kb.add(a, b - 1), b)
+
+    def _inside(self, d: int, start: Index, step: int, count: DimLike) -> Range:
+        """The j below ``count`` at which ``start + j * step`` lies in x."""
+        kb, (low, high) = self.kb, self.spec.padding[d]
+        first: Index = 0 if low <= 0 else kb.max(0, self._ceil(kb.sub(0, start), step))
+        last = kb.dim(count) if high <= 0 else kb.min(kb.dim(count), self._ceil(kb.sub(kb.dim(self.spec.spatial[d]), start), step))
+        return first, last, 1
+
+    def _meeting(self, d: int, i: Index) -> Range:
+        """The kernel places at which x's position i meets a position of y."""
+        kb, spec = self.kb, self.spec
+        stride, dilation = spec.stride[d], spec.dilation[d]
+        t = kb.add(i, spec.padding[d][0])
+        behind = kb.sub(t, kb.mul(kb.sub(kb.dim(spec.positions[d]), 1), stride))
+        low, high = kb.max(0, self._ceil(behind, dilation)), kb.min(kb.dim(spec.kernel[d]), kb.add(kb.floordiv(t, dilation), 1))
+        shared = math.gcd(stride, dilation)
+        step = stride // shared
+        if shared > 1:
+            high = kb.select(kb.cmp("eq", kb.mod(t, shared), 0), high, 0)
+        if step > 1:  # k * dilation has the rest of t by stride
+            wanted = kb.mod(kb.mul(kb.floordiv(t, shared), pow(dilation // shared, -1, step)), step)
+            low = kb.add(low, kb.mod(kb.sub(wanted, low), step))
+        return low, high, step
+
+    def _step(self, factor: Value, vector: Value, acc: Value) -> Value:
+        k = self.kb.scalars(self.lanes)
+        if self.dtype.kind == "f" and self.cx.target.fma:
+            return k.fma(k.vector(factor), vector, acc)
+        return k.add(acc, k.mul(k.vector(factor), vector))
+
+    def _zeros(self, count: int) -> list[Value]:
+        return [self.kb.constant(0, register(self.dtype, self.lanes))] * count
+
+    # ---- y or x -------------------------------------------------------------------------------------------------------------------
+
+    def _image(self) -> None:
+        """Every element of y (or x) is a sum over kernel places and the other channels."""
+        spec, kb = self.spec, self.kb
+        forward = spec.kind == FORWARD
+        out, given, w = self._of("y" if forward else "x"), self._of("x" if forward else "y"), self._of("w")
+        groups = () if self.depthwise else (spec.groups,)
+        with self._over([spec.batch, *groups, *(spec.positions if forward else spec.spatial)], _POLL) as (n, *rest):
+            g, at = (rest[0], rest[1:]) if groups else (0, rest)
+            starts = [kb.sub(kb.mul(p, s), low) for p, s, (low, _) in zip(at, spec.stride, spec.padding)] if forward else []
+            ranges = [self._inside(d, starts[d], spec.dilation[d], spec.kernel[d]) if forward else self._meeting(d, at[d]) for d in range(spec.rank)]
+            base = self._at(given.base, (n, given.batch), (g, given.group))
+            home = self._at(out.base, (n, out.batch), (g, out.group), *zip(at, out.places))
+            weights = self._at(w.base, (g, w.group))
+
+            def place(k: Sequence[Index]) -> Index:
+                """Where the given array is read at a kernel place."""
+                if forward:
+                    there = [kb.add(s, kb.mul(i, d)) for s, i, d in zip(starts, k, spec.dilation)]
+                else:
+                    there = [kb.floordiv(kb.sub(kb.add(p, low), kb.mul(i, d)), s) for p, (low, _), i, d, s in zip(at, spec.padding, k, spec.dilation, spec.stride)]
+                return self._at(base, *zip(there, given.places))
+
+            def block(first: Index, count: int, masks: Sequence[Value | None]) -> None:
+                def at_place(k: list[Index], accs: list[Value]) -> list[Value]:
+                    here, row = place(k), self._at(weights, *zip(k, w.places), (first, w.lane))
+                    return self._channels(given, here, w, row, first, masks, accs)
+
+                accs = self._nested(ranges, self._zeros(count), at_place)
+                for v, (acc, mask) in enumerate(zip(accs, masks)):
+                    self._put(acc, out, self._at(home, (kb.add(first, v * self.lanes), out.lane)), self.lanes, mask)
+
+            self._vectors(block)
+
+    def _channels(self, given: _Array, here: Index, w: _Array, row: Index, first: Index, masks: Sequence[Value | None], accs: list[Value]) -> list[Value]:
+        """The products at one kernel place: over the other channels of the group, or the one of each lane."""
+        kb, lanes = self.kb, self.lanes
+        if self.depthwise:
+            out = []
+            for v, (acc, mask) in enumerate(zip(accs, masks)):
+                x = self._vector(given, self._at(here, (kb.add(first, v * lanes), given.lane)), lanes, mask)
+                out.append(self._step(x, self._vector(w, self._at(row, (v * lanes, w.lane)), lanes, mask), acc))
+            return out
+
+        def channel(at: list[Index], accs: list[Value]) -> list[Value]:
+            x = kb.load(given.mem, self._at(here, (at[0], given.row)))
+            there = self._at(row, (at[0], w.row))
+            return [self._step(x, self._vector(w, self._at(there, (v * lanes, w.lane)), lanes, mask), acc) for v, (acc, mask) in enumerate(zip(accs, masks))]
+
+        return self._nested([(0, kb.dim(self._rows()), 1)], accs, channel)
+
+    # ---- w ------------------------------------------------------------------------------------------------------------------------
+
+    def _weights(self) -> None:
+        """Every element of w is a sum over the batch and y's positions: each row of positions from zero, then the rows."""
+        spec, kb = self.spec, self.kb
+        x, y, w = self._of("x"), self._of("y"), self._of("w")
+        outer = [] if self.depthwise else [spec.groups, self.per_x]
+        with self._over([*outer, *spec.kernel], _POLL) as at:
+            (g, c), k = (at[:2], at[2:]) if outer else ((0, 0), at)
+            starts = [kb.sub(kb.mul(i, d), low) for i, d, (low, _) in zip(k, spec.dilation, spec.padding)]
+            ranges = [self._inside(d, starts[d], spec.stride[d], spec.positions[d]) for d in range(spec.rank)]
+            base_x, base_y = self._at(x.base, (g, x.group), (c, x.row)), self._at(y.base, (g, y.group))
+            home = self._at(w.base, (g, w.group), (c, w.row if outer else 0), *zip(k, w.places))
+
+            def block(first: Index, count: int, masks: Sequence[Value | None]) -> None:
+                def row(outside: list[Index], accs: list[Value]) -> list[Value]:
+                    n, *lines = outside
+
+                    def position(inside: list[Index], accs: list[Value]) -> list[Value]:
+                        p = [*lines, *inside]
+                        there = [kb.add(s, kb.mul(i, step)) for s, i, step in zip(starts, p, spec.stride)]
+                        here = self._at(base_x, (n, x.batch), *zip(there, x.places))
+                        at_y = self._at(base_y, (n, y.batch), *zip(p, y.places), (first, y.lane))
+                        return self._products(x, here, y, at_y, first, masks, accs)
+
+                    sums = self._nested(ranges[-1:], self._zeros(count), position)
+                    return [kb.scalars(self.lanes).add(a, s) for a, s in zip(accs, sums)]
+
+                accs = self._nested([(0, kb.dim(spec.batch), 1), *ranges[:-1]], self._zeros(count), row)
+                for v, (acc, mask) in enumerate(zip(accs, masks)):
+                    self._put(acc, w, self._at(home, (kb.add(first, v * self.lanes), w.lane)), self.lanes, mask)
+
+            self._vectors(block)
+
+    def _products(self, x: _Array, here: Index, y: _Array, at_y: Index, first: Index, masks: Sequence[Value | None], accs: list[Value]) -> list[Value]:
+        """One position of y: a number of x for all lanes, or of a depthwise one a number for each."""
+        kb, lanes, out = self.kb, self.lanes, []
+        factor = None if self.depthwise else kb.load(x.mem, here)
+        for v, (acc, mask) in enumerate(zip(accs, masks)):
+            number = factor if factor is not None else self._vector(x, self._at(here, (kb.add(first, v * lanes), x.lane)), lanes, mask)
+            out.append(self._step(number, self._vector(y, self._at(at_y, (v * lanes, y.lane)), lanes, mask), acc))
+        return out
