@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from aotgrad_runtime.records import record
 
 from ..ir.dims import DimLike
 from ..ir.opdef import ViewMap
@@ -17,7 +18,7 @@ Map = tuple[Affine, ...]
 """One ``Affine`` per dim of the value. Dims of size 1, of the value or of the space, take no part."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Access:
     """Elements of a flat buffer: ``base + sum(i[d] * strides[d])``, in elements; ``store`` names the buffer (the bufferiser's key)."""
 

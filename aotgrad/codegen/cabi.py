@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradValueError
 from aotgrad_runtime.library import FORMAT, MAGIC
+from aotgrad_runtime.records import record
 
 from ..ir import dims
 from ..ir.core import Func, Value
@@ -30,7 +31,7 @@ from .target import Target
 __all__ = ["CFunction", "Guard", "Objects", "Param", "build_objects", "describe"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Param:
     """An array parameter: its C name, its type as the user wrote it, and what it is."""
 
@@ -39,7 +40,7 @@ class Param:
     doc: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Guard:
     """Two sizes that must be equal at every call."""
 
@@ -48,7 +49,7 @@ class Guard:
     why: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CFunction:
     """One function of a library.
 
@@ -72,7 +73,7 @@ class CFunction:
         return self.name, f"{self.name}_workspace"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Objects:
     """A compiled library, not yet a file. ``objects``: relocatable files; ``text``: LLVM text by object name; ``kernels``: text of the kernel level."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from aotgrad_runtime.cache import ObjectCache, default_folder
+from aotgrad_runtime.records import record
 
 from ..ir import dims
 from ..ir.core import Func
@@ -23,7 +24,7 @@ from .target import Target
 __all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_object", "texts"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Compiled:
     """``so``: a shared library that exports NAME, NAME_workspace and NAME_shapes; ``meta``: JSON-able facts about it."""
 

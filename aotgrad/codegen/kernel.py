@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 
 from ..ir.core import Block, Func, Value
 from ..ir.dims import DimLike
@@ -321,7 +321,7 @@ class ScalarBuilder:
         return x if lanes == 1 else self.combine(kind, self.kb.extract(x, 0), self.kb.extract(x, 1))
 
 
-@dataclass
+@record
 class Kernel:
     """A kernel function being written: its builder and the values of its arguments."""
 

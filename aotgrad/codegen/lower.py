@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
+from aotgrad_runtime.records import record
 
 from ..ir import dims
 from ..ir.core import Func, Value
@@ -29,7 +30,7 @@ from .target import Target
 __all__ = ["Lowered", "Module", "lower", "lower_block"]
 
 
-@dataclass
+@record
 class Module:
     """What all blocks of one function share: target, further kernel functions, places in the source, the report."""
 
@@ -55,7 +56,7 @@ class Module:
         return f"{self.name}_{what}{self.symbols}"
 
 
-@dataclass
+@record
 class Lowered:
     """Kernel-level functions (the first is the function itself), the entry point, and the report."""
 

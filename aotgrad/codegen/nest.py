@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.records import record
 
 from ..ir.core import Op, Value
 from ..ir.dims import Dim, DimLike
@@ -19,7 +20,7 @@ __all__ = ["Context", "Loop", "Phase", "Place", "Reduction", "Root", "collapse",
 Place = tuple[DimLike, dict[int, DimLike]]
 
 
-@dataclass
+@record
 class Context:
     """What emission of a block shares: builder, target, plan, memory, registers, and the report."""
 
@@ -34,7 +35,7 @@ class Context:
     loaded: dict[Any, Value] = field(default_factory=dict)  # scalars read from inputs
 
 
-@dataclass
+@record
 class Loop:
     """One loop over ``dims`` (collapsed, outermost first); ``size``: rounds."""
 
@@ -44,7 +45,7 @@ class Loop:
     high: Index | None = None
 
 
-@dataclass
+@record
 class Root:
     """A value written to memory at a place; ``add``: added to what is there."""
 
@@ -54,7 +55,7 @@ class Root:
     add: bool = False
 
 
-@dataclass
+@record
 class Reduction:
     """A reduction of a phase. ``start``: first inner loop of the run of loops that it reduces in registers."""
 
@@ -70,7 +71,7 @@ class Reduction:
     partial: bool = False  # loops outside the run are reduced too: the target is updated
 
 
-@dataclass
+@record
 class Phase:
     """One round of inner loops."""
 

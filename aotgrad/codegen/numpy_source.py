@@ -11,12 +11,12 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
+from aotgrad_runtime.records import record
 
 from ..ir import dims
 from ..ir.core import Block, Op, Value
@@ -46,7 +46,7 @@ _CALLS.update({n: f"np.{n}" for n in (
 _REDUCE = {"sum": "np.sum", "prod": "np.prod", "amax": "np.max", "amin": "np.min", "any": "np.any", "all": "np.all"}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Text:
     """An expression. ``short``: what may stand for it beside an operand of the full shape (a number, a smaller array)."""
 

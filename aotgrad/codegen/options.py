@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from aotgrad_runtime.records import record
 
 from ..ir import dims
 
 __all__ = ["Options"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Options:
     """``checks``: index range and domain errors by code; off, reads out of range are clamped, writes dropped. ``c_abi``: also the plain C form.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import platform
-from dataclasses import dataclass
 from typing import Any, Final
 
 from aotgrad_runtime.dtypes import DType, from_mlir
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 
 from . import llvm
 
@@ -44,7 +44,7 @@ _ALIASES: Final = {
 }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Target:
     """One kind of processor: LLVM ``triple``, ``cpu`` and ``features``, and the vector width ``vector_bits`` that kernels are written for.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aotgrad.codegen.cabi import Guard
@@ -15,6 +14,7 @@ from aotgrad.ir.transforms.rewrite import close_over, copy_ops, decompose_block,
 from aotgrad.ir.transforms.stabilise import Stabilise
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import as_value, unwrap_error
@@ -77,7 +77,7 @@ def _paths(tree: TreeDef, base: str) -> list[str]:
     return [p for k, c in zip(keys, tree.children) for p in _paths(c, f"{base}_{k}")]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Program:
     """The traced function: ``func`` in primitive ops, sizes known to be equal merged; ``names`` of its results; what every call must satisfy."""
 

@@ -9,7 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from aotgrad_runtime.arrays import DTYPES, check_kind, native
 from aotgrad_runtime.call import ArgSpec, Sym
 from aotgrad_runtime.dtypes import DType, float64, int64
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import anomaly, compiler, detour, inplace, kernels, profiling, sources, split, structured, taped
@@ -64,7 +65,7 @@ def _spec(x: Any, static: bool) -> Any:
     return ("static", static_key(x))
 
 
-@dataclass
+@record
 class _Leaf:
     """A dynamic leaf: where it is, its type, and the class of its traced value."""
 
@@ -73,7 +74,7 @@ class _Leaf:
     weak: bool
 
 
-@dataclass
+@record
 class Variant:
     """One trace of the function: its program, and how to call it."""
 
@@ -692,7 +693,7 @@ def _trace(state: State, *args: Any, **kwargs: Any) -> Func:
     return _variant_for(state, args, kwargs)[0].func
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Lowered:
     """The levels of one signature, as text."""
 
@@ -746,7 +747,7 @@ def _guarded_run(state: State, variant: Variant, bound: Callable[[], Any]) -> Ca
     return run
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CacheInfo:
     """Variants traced so far, and the seconds spent tracing and compiling."""
 

@@ -6,7 +6,6 @@ import gc
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
 from aotgrad_runtime.errors import AotgradValueError
 from aotgrad_runtime.loader import Library
+from aotgrad_runtime.records import record
 
 from . import compiler
 
@@ -112,7 +112,7 @@ def dense_order(data: Any) -> tuple[int, ...] | None | bool:
     return None if order == list(range(data.ndim)) else tuple(order)
 
 
-@dataclass
+@record
 class Kernel:
     """A loaded kernel: call it with dense arrays of its types (``flat``), or make instances of other call specifications."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from aotgrad.codegen.options import Options as Codegen
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 
 __all__ = ["Options"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Options:
     """How a function is compiled; see ``compile``."""
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.arrays import defaults
 from aotgrad_runtime.dtypes import DType, as_dtype
+from aotgrad_runtime.records import record
 
 __all__ = ["Kind", "promote", "python_dtype", "to_float"]
 
 _CATEGORY = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Kind:
     """What promotion needs to know of an operand: dtype, whether it is a Python number, whether it has dims."""
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 
 from .static import static_key
 
 __all__ = ["TreeDef", "tree_flatten", "tree_map", "tree_unflatten"]
 
 
-@dataclasses.dataclass(frozen=True)
+@record(frozen=True)
 class TreeDef:
     """The shape of a container: hashable, so that it can key a cache. ``kind`` None is a leaf."""
 

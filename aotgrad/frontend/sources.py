@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from aotgrad_runtime.call import Attr, Cell, Fixed, Global
+from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
 __all__ = ["Path", "fast", "locate", "plain", "read"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Path:
     """A place: attributes (".", name) and items ("[", key) from a closure cell, a global or an object."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import close_over, free_values
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.records import record
 from aotgrad_runtime.tape import call_hooks
 from aotgrad_runtime.tensor import Tensor
 
@@ -40,7 +40,7 @@ def watched(func: Func) -> bool:
     return any(op.name == "hook" or calls_host(op) for op in func.body.ops)
 
 
-@dataclass
+@record
 class _Part:
     """A compiled part, or one op that Python runs; slots it reads and slots it fills."""
 

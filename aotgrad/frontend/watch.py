@@ -12,13 +12,14 @@ import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from aotgrad_runtime.call import ArgSpec, Cell, Fixed, Global
+from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
 from .sources import Path, locate, plain, read
@@ -194,7 +195,7 @@ def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
     return now is obj or not isinstance(now, np.ndarray) or np.array_equal(now, obj)  # the numbers of an array that is no input were used as they were
 
 
-@dataclass
+@record
 class Watch:
     """``places``: what was seen of names; ``shared``: groups of places that held one object; ``inputs``: places of arrays that are read at every call."""
 

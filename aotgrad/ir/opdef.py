@@ -7,10 +7,11 @@ execution, tracing, text, verification, both derivative modes, native code, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 
 from .core import Op, Value
 from .types import TensorType
@@ -26,21 +27,21 @@ REQUIRED: Any = object()
 
 # ---- derivative kinds -------------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Composite:
     """``body(b, *operands, **attrs)`` gives the result in other ops. Type rule, derivative, batching and lowering follow."""
 
     body: Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Partials:
     """Elementwise. One ``fn(b, ins, out) -> Value`` per operand (None: not differentiable): the partial, as an array of the result's shape."""
 
     fns: tuple[Callable[..., Any] | None, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Linear:
     """Linear in ``operands`` (indices, None = all) jointly; the JVP is the op itself, with zeros for the tangents that are absent.
 
@@ -53,7 +54,7 @@ class Linear:
     partial: Callable[..., Any] | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Bilinear:
     """Linear in operand 0 and in operand 1 apart. ``transposes[i](b, ct, other, op) -> cotangent of operand i``.
 
@@ -64,12 +65,12 @@ class Bilinear:
     tangent: str | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Zero:
     """No derivative: the tangent of the result is structurally absent."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Linearize:
     """``fn(b, ins, outs, attrs, active) -> linear(lb, tangents) -> tangents of outs``; tangents are Value or None, the linear part uses ops with transposes.
 
@@ -85,7 +86,7 @@ Derivative = Composite | Partials | Linear | Bilinear | Zero | Linearize
 
 # ---- kernel-level meaning ---------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Domain:
     """Integers that an op has a meaning for. Where ``applies(op)``, each element of operand ``operand`` must satisfy ``holds(k, x)``; ``text``: what the error says."""
 
@@ -95,7 +96,7 @@ class Domain:
     text: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Scalar:
     """Elementwise: ``fn(k, op, *scalars) -> scalar`` with ``k`` the kernel-level scalar builder (codegen's ``ScalarBuilder``). Outside of ``domain`` it is an error."""
 
@@ -103,21 +104,21 @@ class Scalar:
     domain: Domain | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Index:
     """Elementwise without operands, from the position: ``fn(k, op, indices) -> scalar`` (iota, eye masks)."""
 
     fn: Callable[..., Any]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Reduce:
     """Reduction over ``attrs["dims"]``: ``combine`` in add, mul, max, min, and, or."""
 
     combine: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ViewMap:
     """Where result element i comes from: input index d = ``offsets[d] + sum(i[j] * step for j, step in steps[d])``."""
 
@@ -125,14 +126,14 @@ class ViewMap:
     steps: tuple[tuple[tuple[int, Any], ...], ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class View:
     """No data moves: ``fn(op) -> ViewMap`` of operand 0."""
 
     fn: Callable[..., ViewMap]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Kernel:
     """A named kernel that code generation knows: dot, reshape, concatenate, pad, insert, gather, scatter, cumulate, argreduce, scan, cond, relayout, ..."""
 
@@ -144,7 +145,7 @@ Lowering = Scalar | Index | Reduce | View | Kernel
 
 # ---- how an op appears to users ---------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Front:
     """The public face. ``signature`` is torch's; ``canon(b, *args, **kw)`` turns public arguments into ops (None: promote, broadcast, emit).
 
@@ -168,7 +169,7 @@ class Front:
     tensors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Sample:
     """One row of the table test: operand arrays (NumPy) and attributes; ``front``: public arguments instead."""
 
@@ -177,7 +178,7 @@ class Sample:
     name: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OpDef:
     """See the module docstring. ``operands``: names; the last may end in "*" (any number). ``attrs``: name to default (``REQUIRED`` for none)."""
 
@@ -192,7 +193,7 @@ class OpDef:
     samples: Callable[[], Iterable[Sample]] | None = None
     front: Front | None = None
     batch: Callable[..., Any] | None = None
-    layouts: str = "row_major"  # "elementwise" (all equal), "channels_last" (that or row-major, each its own), "any", "row_major"
+    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major"
     regions: int = 0
     grad_fn: str | None = None
     exact: bool = False  # NumPy's result is exactly rounded or a move, so ``ref`` may serve as the eager implementation

@@ -14,10 +14,10 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, get_args, get_type_hints
 
 from aotgrad_runtime.errors import AotgradError, AotgradValueError
+from aotgrad_runtime.records import record
 
 from . import dims, transforms
 from .core import Func, walk
@@ -36,7 +36,7 @@ class Pass(Protocol):
     def __call__(self, func: Func) -> Func: ...
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Step:
     """What the callback is told after each pass: which (its place from 0), the function it gave, and the seconds it took."""
 

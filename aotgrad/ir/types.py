@@ -7,10 +7,10 @@ adds ``, order = [0, 2, 3, 1]`` and, when blocked, ``, blocks = [[1, 16]]``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aotgrad_runtime.dtypes import DType, as_dtype
+from aotgrad_runtime.records import record
 
 from . import dims
 from .dims import DimLike
@@ -18,7 +18,7 @@ from .dims import DimLike
 __all__ = ["Layout", "TensorType", "tensor_type"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Layout:
     """Dimension order in memory (outermost first), then blocking: ``blocks`` splits a dim into (outer, size) with the inner part last."""
 
@@ -37,7 +37,7 @@ class Layout:
         return None if order == tuple(range(len(order))) and not self.blocks else Layout(order, tuple((inverse[d], s) for d, s in self.blocks))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TensorType:
     """``shape`` of ints and Dims, ``dtype``, and ``layout`` (None = row-major)."""
 

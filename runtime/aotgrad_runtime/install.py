@@ -9,12 +9,13 @@ from typing import Any
 from . import tape
 from .dtypes import DType
 from .errors import AotgradError
+from .records import record
 from .tensor import ArrayTensor, Tensor, drop_stubs
 
 __all__ = ["OpsTable", "install", "is_installed"]
 
 
-@dataclasses.dataclass(frozen=True)
+@record(frozen=True)
 class OpsTable:
     """What the frontend installs.
 

@@ -11,7 +11,6 @@ import stat
 import struct
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from .call.match import dense_strides, out_shapes
 from .call.plain import plain_run
 from .dtypes import DType, as_dtype
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from .records import record
 
 __all__ = ["ERRORS", "FORMAT", "MAGIC", "Array", "BuiltLibrary", "Signature", "load", "read_description"]
 
@@ -41,7 +41,7 @@ _SHT_DYNSYM = 11
 
 # ---- the description --------------------------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Array:
     """An argument or result: ``shape`` of numbers and size expressions; ``order``: memory order of the dims where it is not C's."""
 
@@ -56,7 +56,7 @@ class Array:
         return f"{self.dtype.name}{'[' + ', '.join(map(str, self.shape)) + ']' if self.shape else ''}{layout}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Signature:
     """One function of a library. ``bind``: per size where to read it, (argument, axis, a, b): size = (length - b) / a; ``guards``: sizes that must be equal, and why."""
 

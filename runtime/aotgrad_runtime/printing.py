@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from .errors import AotgradValueError
+from .records import record
 
 __all__ = ["PrintOptions", "array_text", "get_printoptions", "printoptions", "set_printoptions", "with_suffixes"]
 
@@ -19,7 +20,7 @@ Array = np.ndarray[Any, Any]
 Format = Callable[[Any], str]
 
 
-@dataclasses.dataclass(frozen=True)
+@record(frozen=True)
 class PrintOptions:
     """Digits after the point, size from which a tensor is summarised, items kept at each end, line width, scientific notation (None: by value)."""
 

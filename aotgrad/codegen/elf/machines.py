@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from aotgrad_runtime.records import record
 
 from . import format as elf
 
@@ -29,7 +30,7 @@ class Use(enum.Enum):
 Writer = Callable[[bytearray, int, int, int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Rule:
     """How one relocation type is applied: ``write(data, offset, symbol, addend, place)`` patches ``width`` bytes."""
 
@@ -38,7 +39,7 @@ class Rule:
     write: Writer
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Machine:
     """One processor family."""
 

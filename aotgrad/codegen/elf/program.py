@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 
 from . import format as elf
 from .machines import MACHINES, Machine, Rule, Use
@@ -14,7 +15,7 @@ from .reader import ObjectFile, Reloc, Section, Symbol, read_object
 KINDS = ("rodata", "text", "relro", "data", "bss")
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False)
 class Piece:
     """One input section that is kept. ``offset`` is its place in the output section of its kind."""
 
@@ -30,7 +31,7 @@ class Piece:
         return f"{self.owner.label}, section {self.section.name}+{offset:#x}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Place:
     """Where a symbol lives: in a piece, at a fixed number (``piece`` None), or in another library (``imported``)."""
 
@@ -43,7 +44,7 @@ class Place:
     type: int = elf.STT_NOTYPE
 
 
-@dataclass(slots=True)
+@record
 class Program:
     """All that is kept of the inputs, resolved."""
 

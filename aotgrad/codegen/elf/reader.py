@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from aotgrad_runtime.errors import AotgradValueError
+from aotgrad_runtime.records import record
 
 from . import format as elf
 
@@ -33,7 +34,7 @@ class Symbol(NamedTuple):
     section: int
 
 
-@dataclass(slots=True)
+@record
 class Section:
     """One section with its bytes (empty if NOBITS) and the relocations that apply to it."""
 
@@ -46,7 +47,7 @@ class Section:
     relocs: list[Reloc] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@record
 class ObjectFile:
     """A checked relocatable object."""
 

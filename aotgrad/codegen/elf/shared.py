@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.loader import NOTE_SIZE, empty_note, seal
+from aotgrad_runtime.records import record
 
 from . import format as elf
 from .machines import OutOfRange, Use, Writer
@@ -41,7 +42,7 @@ def link_shared(objects: Sequence[bytes], exports: Sequence[str], soname: str, *
     return _Image(program, soname, check_names("link_shared", "needed", needed)).build()
 
 
-@dataclass(slots=True, eq=False)
+@record(eq=False)
 class _Out:
     """A section of the library; ``data`` None means it has no bytes in the file."""
 
@@ -65,7 +66,7 @@ class _Segment(NamedTuple):
     sections: list[_Out]
 
 
-@dataclass(slots=True)
+@record
 class _Slots:
     """What relocations ask for beyond the sections: table slots, call stubs, words that the loader fills in."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from aotgrad_runtime.records import record
 
 from ...ir import dims as dimlib
 from ...ir.core import Block
@@ -19,7 +20,7 @@ __all__ = ["Entry", "Gemm", "entry_text"]
 ALIGN = 64
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Gemm:
     """A product whose scratch memory an entry provides: ``dtype`` ``"f64"`` or ``"f32"``, ``sizes`` M, N, K, row and column strides of A and B in elements."""
 
@@ -29,7 +30,7 @@ class Gemm:
     b: tuple[DimLike, DimLike]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Entry:
     """What a module exports.
 

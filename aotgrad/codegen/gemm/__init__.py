@@ -5,9 +5,8 @@ The C interface is in docs/design-notes/0001-interfaces.md, the method in docs/d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.records import record
 
 from ..target import Target
 from .driver import Config, entry, workspace
@@ -19,7 +18,7 @@ from .pack import copy_rows, copy_strided, copy_transposed
 __all__ = ["GemmModule", "module"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GemmModule:
     """``text``: a complete LLVM module; ``symbols``: its hidden functions, ``(ag_gemm_T, ag_gemm_T_workspace)``."""
 

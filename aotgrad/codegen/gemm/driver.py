@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from aotgrad_runtime.records import record
 
 from .emit import Fn, Val, Vec
 from .gemv import DOT_TILES, DOTS, STREAM
@@ -16,7 +17,7 @@ _SIZES = (("i64", "M"), ("i64", "N"), ("i64", "K"))
 _STRIDES = (("i64", "rsa"), ("i64", "csa"), ("i64", "rsb"), ("i64", "csb"))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Config:
     """What the generator chose for one dtype and target. ``kc``, ``mc``, ``nc``: elements per cache block; the other limits are in bytes."""
 
@@ -36,7 +37,7 @@ class Config:
         return len(self.panels) * self.vec.lanes
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Plan:
     kc: str
     mc: str

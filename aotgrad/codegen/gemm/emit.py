@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from aotgrad_runtime.records import record
 
 __all__ = ["Fn", "Val", "Vec"]
 
@@ -153,7 +154,7 @@ class Fn:
         self.loop([("i64", 0)], lambda v: self.cmp("slt", v[0], count), run)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Vec:
     """How one vector type is spelled and used: element ``dtype``, ``lanes`` (1 = the scalar), and whether a fused multiply-add exists."""
 

@@ -7,7 +7,7 @@ which costs nothing where the chains are shorter than the multiplier's latency, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from aotgrad_runtime.records import record
 
 from .emit import Fn, Val, Vec
 
@@ -19,7 +19,7 @@ PANEL_PARAMS = (
 )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Panel:
     """A strip kernel: ``vectors`` of columns, tiles of ``rows`` rows (descending), lanes of the last vector masked if ``masked``."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from aotgrad_runtime.records import record
 
 from .coeffs import POLY
 
@@ -14,7 +16,7 @@ _BITS = {"f64": "i64", "f32": "i32"}
 _BIN = {"+": ("fadd", "add"), "-": ("fsub", "sub"), "*": ("fmul", "mul"), "/": ("fdiv", "sdiv")}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Format:
     """What the recipes need to know about an IEEE format."""
 
@@ -37,7 +39,7 @@ class Format:
 FORMATS = {"f64": Format("f64", 64, 52, 1023), "f32": Format("f32", 32, 23, 127)}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class VFunc:
     """One internal LLVM function. ``text`` defines ``symbol``; ``deps`` must be in the same module, once each; ``declares`` are declaration lines."""
 
@@ -58,7 +60,7 @@ def ir_type(ty: str, lanes: int) -> str:
     return _LLVM[ty] if lanes == 1 else f"<{lanes} x {_LLVM[ty]}>"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Val:
     """An SSA value (or constant) of an emitter."""
 
@@ -132,7 +134,7 @@ class Val:
 Operand = Val | float | int
 
 
-@dataclass
+@record
 class Emitter:
     """Collects instructions of one function over ``lanes`` lanes."""
 

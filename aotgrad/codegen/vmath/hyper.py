@@ -5,7 +5,7 @@ Both polynomials are short, nothing cancels, and k = 0 gives the odd series itse
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from aotgrad_runtime.records import record
 
 from .coeffs import CONST, POLY
 from .emit import Emitter, Val
@@ -13,7 +13,7 @@ from .explog import exp_parts, expm1_tail, pick, power_of_two, reduce_ln2, scale
 from .power import exp2_short
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Sums:
     """A and B with what their rounding lost (they have more bits than the format once k > mantissa/2), r, cosh r - 1 and sinh r - r."""
 

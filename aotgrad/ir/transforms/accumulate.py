@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from aotgrad_runtime.records import record
 
 __all__ = ["Accumulate"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Accumulate:
     """``into(acc)`` gives ``acc`` plus this cotangent; ``like`` has the type of the whole (zeros of it start the sum)."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from aotgrad_runtime.records import record
 
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
@@ -47,7 +48,7 @@ def _trim_scan(op: Op, live: set[Value]) -> Op:
     return op
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Decompose:
     """Composites become their bodies."""
 
@@ -57,7 +58,7 @@ class Decompose:
         return decompose_func(func)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Dce:
     """Dead code goes."""
 
@@ -78,7 +79,7 @@ def _key_part(value: Any) -> Any:
     return (type(value), value)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Cse:
     """Equal ops on equal operands are computed once."""
 
@@ -215,7 +216,7 @@ _RULES: dict[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Simplify:
     """Products with 1, moves of moves, zero-annihilating products that need no check. Works inside regions too."""
 

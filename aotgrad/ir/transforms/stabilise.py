@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from aotgrad_runtime.records import record
 
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
@@ -48,7 +49,7 @@ def stabilise_block(block: Block) -> Block:
     return rewrite_block(block, _RULES, inside=False)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Stabilise:
     """The pass (decomposes first, so that patterns inside composites are seen)."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
 from ..dtypes import DType
 from ..errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from ..records import record
 
 __all__ = ["ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Global", "Instance", "KINDS", "OutSpec", "RELEASE_BYTES", "Source", "Sym", "default_on_error", "failure"]
 
@@ -18,7 +19,7 @@ KINDS: Final = ("array", "float", "int", "npscalar", "is")
 RELEASE_BYTES: Final = 1 << 16
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Sym:
     """Size symbol ``index`` of an instance: the first array dim that holds it binds it, later ones must be equal."""
 
@@ -28,14 +29,14 @@ class Sym:
 Dim = int | Sym
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Cell:
     """A hidden input read from a closure cell at every call."""
 
     cell: types.CellType
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Global:
     """A hidden input read from a namespace (a dict with string keys) at every call."""
 
@@ -43,14 +44,14 @@ class Global:
     key: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Fixed:
     """A hidden input that is always the same object."""
 
     obj: object
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Attr:
     """An attribute path from a positional argument or another source: ``Attr(0, ("weight",))`` is ``args[0].weight``."""
 
@@ -61,7 +62,7 @@ class Attr:
 Source = int | Cell | Global | Fixed | Attr
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ArgSpec:
     """One input of a kernel.
 
@@ -83,7 +84,7 @@ class ArgSpec:
     unwrap: tuple[type, int] | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OutSpec:
     """One result: a new array (``dims``: int, ``Sym``, or None where the shapes function says), or with ``as_scalar`` a NumPy scalar (``dims`` are then ``()``)."""
 
@@ -114,7 +115,7 @@ def default_on_error(code: int, info: tuple[int, int, int, int]) -> Any:
     raise failure(code, info)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Instance:
     """A kernel with the types it accepts. Addresses are ints; ``keepalive`` holds whatever keeps them valid.
 
