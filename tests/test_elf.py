@@ -15,8 +15,10 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
-from aotgrad.codegen.elf import link_relocatable, link_shared, write_archive
+from aotgrad.codegen.elf import link_shared
+from aotgrad.codegen.elf.archive import write_archive
 from aotgrad.codegen.elf.machines import MACHINES, OutOfRange
+from aotgrad.codegen.elf.relocatable import link_relocatable
 from aotgrad_runtime import loader
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 

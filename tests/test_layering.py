@@ -200,14 +200,16 @@ def test_imports_without_the_compiler_libraries(package: str) -> None:
 
 
 LOADERS = {  # they load modules by name, at first use: of this package, or the user's (cli.build)
-    "aotgrad", "aotgrad.autograd", "aotgrad.cli.app", "aotgrad.cli.build", "aotgrad.frontend.compiler", "aotgrad.ir.passes",
+    "aotgrad", "aotgrad.autograd", "aotgrad.cli.app", "aotgrad.cli.build", "aotgrad_runtime.later", "aotgrad.ir.passes",
 }
 
 
 def test_modules_are_loaded_by_name_in_few_places() -> None:
     found = {m for m, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "import_module"}
     assert found <= LOADERS, found - LOADERS
-    assert "aotgrad.frontend.compiler" in found
+    assert "aotgrad_runtime.later" in found
+    doors = {m for m in MODULES for _, t in imports(m) if t == "aotgrad_runtime.later"}
+    assert doors == {"aotgrad.frontend.compiler", "aotgrad.codegen.later"}
 
 
 def test_the_compiler_is_loaded_by_a_miss_of_the_cache_only(tmp_path: Path) -> None:

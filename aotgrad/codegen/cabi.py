@@ -22,7 +22,9 @@ from ..ir.dims import Dim, DimLike
 from ..ir.types import TensorType
 from . import llvm
 from .driver import gemm_object
-from .elf import link_relocatable, link_shared, write_archive
+from .elf import link_shared
+from .elf.archive import write_archive
+from .elf.relocatable import link_relocatable
 from .emit import gemm_dtypes, module
 from .kernel_types import INDEX
 from .lower import Lowered, lower

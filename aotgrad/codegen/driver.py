@@ -14,7 +14,7 @@ from ..ir import dims
 from ..ir.core import Func
 from ..ir.printer import print_module
 from ..ir.types import TensorType
-from . import gemm, llvm
+from . import later, llvm
 from .elf import link_shared
 from .emit import gemm_dtypes, module
 from .lower import Lowered, lower
@@ -35,7 +35,7 @@ class Compiled:
 @functools.lru_cache(maxsize=8)
 def gemm_object(dtype: str, target: Target) -> bytes:
     """The relocatable object of the GEMM module: compiled once, then kept in the process and in the object cache."""
-    text = gemm.module(dtype, target).text
+    text = later.gemm.module(dtype, target).text
     key = f"gemm object;{target.key};{llvm.binding().llvm_version_info};{hashlib.sha256(text.encode()).hexdigest()}"
     cache = ObjectCache(default_folder())
     found = cache.get(key)

@@ -12,6 +12,7 @@ from aotgrad_runtime.records import record
 from ..ir import dims
 from ..ir.core import Func, Value
 from ..ir.transforms.custom import runnable
+from . import later
 from .access import Access
 from .bufferise import Buffers, Store, Workspace, dense
 from .emit import Entry
@@ -19,7 +20,6 @@ from .exprs import apply, const_of
 from .fusion import Item, Kern, Nest, Plan, Scalar, analyse
 from .kernel import KernelBuilder, function
 from .loops import NestEmitter, scalar_of
-from .lowering_dot import dot_nest
 from .lowering_kernels import emit_kernel
 from .nest import Context
 from .regions import region_of
@@ -136,7 +136,7 @@ def _emit(cx: Context, item: Item) -> None:
         _scalar(cx, item)
     elif isinstance(item, Nest):
         if item.epilogue is not None:
-            dot_nest(cx, item)
+            later.lowering_dot.dot_nest(cx, item)
             return
         nest = NestEmitter(cx, item)
         nest.build()

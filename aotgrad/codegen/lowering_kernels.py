@@ -7,19 +7,18 @@ from typing import Any
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from ..ir import opdef
+from . import later
 from .fusion import Kern
-from .lowering_control import cond, scan
-from .lowering_conv import convolution
-from .lowering_domain import in_domain
-from .lowering_dot import dot
-from .lowering_index import constant, cumulate, recurrence, scatter, take
 from .nest import Context
 
 __all__ = ["emit_kernel"]
 
-_KERNELS = {
-    "dot": dot, "take": take, "scatter": scatter, "scatter_add": scatter, "cumsum": cumulate, "cumprod": cumulate,
-    "recurrence": recurrence, "constant": constant, "conv": convolution, "conv_input_grad": convolution, "conv_weight_grad": convolution,
+_INDEX = {
+    "take": "take", "scatter": "scatter", "scatter_add": "scatter", "cumsum": "cumulate", "cumprod": "cumulate", "recurrence": "recurrence", "constant": "constant",
+}
+_KERNELS = {  # which module of ``later`` has the function of which name
+    "dot": ("lowering_dot", "dot"), **{op: ("lowering_index", function) for op, function in _INDEX.items()},
+    **dict.fromkeys(("conv", "conv_input_grad", "conv_weight_grad"), ("lowering_conv", "convolution")),
 }
 _REPORTING = frozenset(("dot", "conv", "conv_input_grad", "conv_weight_grad"))  # their functions report in detail
 
@@ -31,14 +30,15 @@ def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
     if op.name == "concatenate":
         return  # its pieces are written in place
     if op.name in ("scan", "cond"):
-        (scan if op.name == "scan" else cond)(cx, item, lower_block)
+        (later.lowering_control.scan if op.name == "scan" else later.lowering_control.cond)(cx, item, lower_block)
         return
     if opdef.limited(op):
-        in_domain(cx, item)
+        later.lowering_domain.in_domain(cx, item)
         cx.report.append({"kind": op.name})
         return
     if op.name not in _KERNELS:
         raise AotgradNotImplementedError(f"ag.{op.name} has no kernel yet; write it with other ops")
-    _KERNELS[op.name](cx, item)
+    module, function = _KERNELS[op.name]
+    getattr(getattr(later, module), function)(cx, item)
     if op.name not in _REPORTING:
         cx.report.append({"kind": op.name})

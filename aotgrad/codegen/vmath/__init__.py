@@ -12,20 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
+from types import ModuleType
 
 from aotgrad_runtime.errors import AotgradValueError
 
-from . import explog, hyper, inverse, power, trig
+from .. import later
+from . import explog
 from .emit import Emitter, Val, VFunc
 
 __all__ = ["ARITY", "NAMES", "VFunc", "function", "module_text"]
 
-_UNARY: dict[str, Callable[[Emitter, Val], Val]] = {
-    f.__name__: f for f in (explog.exp, explog.exp2, explog.expm1, explog.log, explog.log1p, explog.log2, explog.log10, hyper.sinh, hyper.cosh, hyper.tanh,
-                            hyper.sigmoid, hyper.erf, hyper.erfc, trig.sin, trig.cos, trig.tan, inverse.asin, inverse.acos, inverse.atan, explog.asinh, explog.acosh,
-                            explog.atanh, explog.softplus, power.cbrt)
+_MODULES: dict[str, Callable[[], ModuleType]] = {  # of the functions that are not in explog
+    **dict.fromkeys(("sinh", "cosh", "tanh", "sigmoid", "erf", "erfc"), lambda: later.vmath__hyper),
+    **dict.fromkeys(("sin", "cos", "tan"), lambda: later.vmath__trig),
+    **dict.fromkeys(("asin", "acos", "atan", "atan2"), lambda: later.vmath__inverse),
+    **dict.fromkeys(("cbrt", "pow", "fmod", "hypot"), lambda: later.vmath__power),
 }
-_BINARY: dict[str, Callable[[Emitter, Val, Val], Val]] = {"atan2": inverse.atan2, "pow": power.pow_, "fmod": power.fmod, "hypot": power.hypot}
+_UNARY = (
+    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sinh", "cosh", "tanh", "sigmoid", "erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan",
+    "asinh", "acosh", "atanh", "softplus", "cbrt",
+)
+_BINARY = ("atan2", "pow", "fmod", "hypot")
 #: Number of arguments of each function.
 ARITY: dict[str, int] = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2)}
 NAMES: frozenset[str] = frozenset(ARITY)
@@ -49,7 +56,8 @@ def function(name: str, dtype: str, lanes: int) -> VFunc:
         raise AotgradValueError(f"vmath.function: lanes must be one of {_LANES}, not {lanes!r}")
     b = Emitter(lanes)
     args = [Val(b, ref, dtype) for ref in ("%x", "%y")[: ARITY[name]]]
-    result = _UNARY[name](b, args[0]) if ARITY[name] == 1 else _BINARY[name](b, args[0], args[1])
+    module = _MODULES[name]() if name in _MODULES else explog
+    result = getattr(module, "pow_" if name == "pow" else name)(b, *args)
     return b.function(f"ag_vm_{name}_{dtype}x{lanes}", args, result)
 
 
