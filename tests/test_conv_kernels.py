@@ -11,7 +11,7 @@ import pytest
 from guarded import Guarded
 
 from aotgrad.codegen import elf, llvm
-from aotgrad.codegen.conv.emit import emit
+from aotgrad.codegen.conv.emit import emit, supported
 from aotgrad.codegen.conv.spec import ConvSpec
 from aotgrad.codegen.target import Target
 from aotgrad_runtime.loader import load_bytes
@@ -124,6 +124,39 @@ def check(made, s, seed, at_end=True, ranges=None):
 def check_all(specs, name):
     for i, (s, made) in enumerate(zip(specs, build(specs, name))):
         check(made, s, i, at_end=bool(i % 2))
+
+
+LAST, FIRST = "channels_last", "contiguous"
+STRIDES, PADDINGS, DILATIONS, KERNELS, GROUPS = (1, 2, 3), (0, 1, 2), (1, 2), (1, 2, 3, 4), (1, 2, "depthwise")
+
+
+def grid(kind, dtype):
+    """Every combination of stride, padding, dilation, kernel and groups; the sizes, layouts, asymmetry and rank go round with it."""
+    rng = np.random.default_rng(5)
+    for stride, padding, dilation, kernel, groups in itertools.product(STRIDES, PADDINGS, DILATIONS, KERNELS, GROUPS):
+        least = max(1, (kernel - 1) * dilation + 1 - padding)
+        rank = int(rng.choice([1, 2, 2, 2, 3]))
+        spatial = [least + int(rng.integers(0, 9 if rank < 3 else 4)) for _ in range(rank)]
+        c, o = (int(rng.choice([2, 4, 6, 18, 34])) for _ in range(2))
+        c, o = (c, c) if groups == "depthwise" else (c + (groups == 1), o + (groups == 1))
+        layouts = [str(rng.choice([LAST, FIRST])) for _ in range(3)]
+        layouts[{"forward": 2, "input_grad": 0, "weight_grad": 1}[kind]] = LAST
+        yield spec(kind, dtype, int(rng.integers(1, 4)), c, o, spatial, (kernel,) * rank, (stride,) * rank, ((padding, int(rng.integers(0, 3))),) * rank,
+                   (dilation,) * rank, c if groups == "depthwise" else groups, tuple(layouts))
+
+
+def sample(kind, dtype, part, parts):
+    """One of ``parts`` interleaved parts of the grid. All of them passed when the kernels were written; a test runs one."""
+    return list(grid(kind, dtype))[part::parts]
+
+
+@wide
+@pytest.mark.parametrize("dtype", list(NP))
+@pytest.mark.parametrize("kind", ["forward", "input_grad"])
+def test_grid(name, dtype, kind):
+    specs = sample(kind, dtype, NAMES.index(name) + 3 * (dtype == "f64"), 9)
+    assert all(supported(s, Target.named(name)) for s in specs)
+    check_all(specs, name)
 
 
 @wide

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 from ..gemm.emit import Fn, Val
 from ..gemm.pack import transpose
 from .choose import Plan
@@ -11,92 +14,117 @@ __all__ = ["PACK_PARAMS", "pack_function"]
 PACK_PARAMS = [("ptr", "weights"), ("ptr", "packed")]
 
 
-def pack_function(name: str, plan: Plan, taps: list[int], lane: int, k: int, tap: int, group: int) -> list[str]:
+def pack_function(name: str, plan: Plan, taps: Sequence[int], lane: int, k: int, tap: int, group: int) -> list[str]:
     """``name(weights, packed)``. ``taps``: the kernel positions in the order of the sum; the others are the bytes between weights along the output
     channel, the input channel, the kernel position, and between groups."""
     f = Fn(name, PACK_PARAMS, attrs="noinline nounwind")
+    texts = []
     if plan.packed_bytes:
-        kinds = [(False, plan.blocks - 1), (True, 1)]
-        for last, count in kinds:
-            if count:
-                _blocks(f, plan, last, count, taps, (lane, k, tap, group))
+        whole = plan.sum.width // plan.vec.lanes
+        steps = Steps(lane, k, tap, group)
+        for valid, first, count in ((0, 0, whole), (plan.sum.width % plan.vec.lanes, whole, 1)):
+            if count and (valid or first == 0):
+                texts.append(_vector(f"{name}_{valid}", plan, valid or plan.vec.lanes, taps, steps))
+                _vectors(f, f"{name}_{valid}", plan, first, count, steps)
     f.ret()
     f.end()
-    return [f.text()]
+    return [*texts, f.text()]
 
 
-def _blocks(f: Fn, plan: Plan, last: bool, count: int, taps: list[int], steps: tuple[int, int, int, int]) -> None:
-    """``count`` blocks of every group."""
+@dataclass(frozen=True)
+class Steps:
+    """Bytes between weights along the output channel, the input channel, the kernel position, and between groups."""
+
+    lane: int
+    k: int
+    tap: int
+    group: int
+
+
+def _vectors(f: Fn, name: str, plan: Plan, first: int, count: int, steps: Steps) -> None:
+    """Vectors of channels [first, first + count) of every group."""
     ts, vec = plan.sum, plan.vec
-    lane, _, _, group = steps
-    vectors = plan.last[0] if last else plan.vectors
-    block_bytes = ts.taps * ts.depth * plan.block * vec.size
-    first = plan.blocks - 1 if last else 0
+    column = ts.taps * ts.depth * vec.bytes  # all weights of a vector of channels
+    full = (plan.blocks - 1) * plan.vectors  # vectors before the last block
 
     def one(g: str) -> None:
-        def block(b: str) -> None:
-            number = f.add(b, first)
-            for j in range(vectors):
-                src = f.at(f.at("%weights", f.mul(g, group)), f.mul(f.add(f.mul(number, plan.vectors), j), lane * vec.lanes))
-                dst = f.at(f.at("%packed", f.mul(g, plan.group_bytes)), f.add(f.mul(number, block_bytes), j * vec.bytes))
-                valid = plan.last[1] if last and j == vectors - 1 else 0
-                _vector(f, plan, valid or vec.lanes, taps, steps, src, dst, vectors * vec.bytes)
+        def vector(v: str) -> None:
+            number = f.add(v, first)
+            src = f.at(f.at("%weights", f.mul(g, steps.group)), f.mul(number, steps.lane * vec.lanes))
+            is_last = f.cmp("sge", number, full)
+            vectors = f.select(is_last, plan.last[0], plan.vectors)
+            block = f.select(is_last, full, f.mul(f.udiv(number, plan.vectors), plan.vectors))
+            at = f.add(f.mul(block, column), f.mul(f.sub(number, block), vec.bytes))
+            dst = f.at(f.at("%packed", f.mul(g, plan.group_bytes)), at)
+            f.raw(f"call void @{name}(ptr {src}, ptr {dst}, i64 {f.mul(vectors, vec.bytes)})")
 
-        f.for_(count, 1, block)
+        f.for_(count, 1, vector)
 
     f.for_(ts.groups, 1, one)
 
 
-def _vector(f: Fn, plan: Plan, valid: int, taps: list[int], steps: tuple[int, int, int, int], src: str, dst: str, row: int) -> None:
-    """One vector of channels, for all taps and k: dst + (tap * depth + k) * row."""
-    lane, k, tap, _ = steps
-    depth, size = plan.sum.depth, plan.vec.size
-    if lane == size:
-        for i, t in enumerate(taps):
-            _copies(f, plan, valid, f.at(src, t * tap), k, f.at(dst, i * depth * row), row)
-    elif k == size:
-        for i, t in enumerate(taps):
-            _transposed(f, plan, valid, f.at(src, t * tap), lane, depth, lambda q, i=i: f.at(dst, f.add(f.mul(q, row), i * depth * row)))  # type: ignore[misc]
-    else:
-        _gathers(f, plan, valid, taps, steps, src, dst, row)
+def _vector(name: str, plan: Plan, valid: int, taps: Sequence[int], steps: Steps) -> str:
+    """``name(src, dst, row)``: one vector of channels, of which ``valid`` exist, for all taps and k, to dst + (tap * depth + k) * row."""
+    f = Fn(name, [("ptr", "src"), ("ptr", "dst"), ("i64", "row")], attrs="noinline nounwind")
+    depth, size, lanes = plan.sum.depth, plan.vec.size, plan.vec.lanes
+    per_tap = f.mul("%row", depth)
+    if steps.lane == size or steps.k == size:
+        def tap(src: str, dst: str) -> None:
+            if steps.lane == size:
+                _copies(f, plan, valid, src, steps.k, dst)
+            else:
+                f.for_(depth - depth % lanes, lanes, lambda q: _transposed(f, plan, valid, f.at(src, f.mul(q, size)), steps.lane, lanes, _rows(f, dst, q)))
+                if depth % lanes:
+                    q = depth - depth % lanes
+                    _transposed(f, plan, valid, f.at(src, q * size), steps.lane, depth % lanes, _rows(f, dst, q))
+
+        _runs(f, taps, steps.tap, per_tap, tap)
+    else:  # kernel positions are adjacent
+        def one(q: str) -> None:
+            base, to = f.at("%src", f.mul(q, steps.k)), f.at("%dst", f.mul(q, "%row"))
+            for first in range(0, max(taps) + 1, lanes):
+                columns = min(lanes, max(taps) + 1 - first)
+                order = {t - first: i for i, t in enumerate(taps) if 0 <= t - first < lanes}
+                if order:
+                    _transposed(f, plan, valid, f.at(base, first * size), steps.lane, columns,
+                                lambda c, order=order: f.at(to, f.mul(per_tap, order[c])) if c in order else None)  # type: ignore[misc]
+
+        f.for_(depth, 1, one)
+    f.ret()
+    f.end()
+    return f.text()
 
 
-def _copies(f: Fn, plan: Plan, valid: int, src: str, k: int, dst: str, row: int) -> None:
+def _runs(f: Fn, taps: Sequence[int], step: int, per_tap: str, body: Callable[[str, str], None]) -> None:
+    """``body(src, dst)`` for every tap, as one loop for each run of evenly spaced ones."""
+    i = 0
+    while i < len(taps):
+        n = 1
+        gap = taps[i + 1] - taps[i] if i + 1 < len(taps) else 1
+        while i + n < len(taps) and taps[i + n] - taps[i + n - 1] == gap:
+            n += 1
+        src, dst = f.at("%src", taps[i] * step), f.at("%dst", f.mul(per_tap, i))
+        f.for_(n, 1, lambda t, src=src, dst=dst, gap=gap: body(f.at(src, f.mul(t, gap * step)), f.at(dst, f.mul(t, per_tap))))  # type: ignore[misc]
+        i += n
+
+
+def _rows(f: Fn, dst: str, q: Val) -> Callable[[int], str | None]:
+    base = f.at(dst, f.mul(q, "%row"))
+    return lambda i: f.at(base, f.mul("%row", i))
+
+
+def _copies(f: Fn, plan: Plan, valid: int, src: str, k: int, dst: str) -> None:
     vec = plan.vec
     mask = vec.mask(f, valid) if valid < vec.lanes else None
-    f.for_(plan.sum.depth, 1, lambda q: vec.store(f, vec.load(f, f.at(src, f.mul(q, k)), mask), f.at(dst, f.mul(q, row))))
+    f.for_(plan.sum.depth, 1, lambda q: vec.store(f, vec.load(f, f.at(src, f.mul(q, k)), mask), f.at(dst, f.mul(q, "%row"))))
 
 
-def _transposed(f: Fn, plan: Plan, valid: int, src: str, lane: int, count: int, to: object) -> None:
-    """Columns of ``count`` adjacent elements, one row per lane, by vector shuffles."""
-    assert callable(to)
+def _transposed(f: Fn, plan: Plan, valid: int, src: str, lane: int, columns: int, to: Callable[[int], str | None]) -> None:
+    """``columns`` adjacent elements of one row per lane, by vector shuffles: column i goes to ``to(i)``."""
     vec = plan.vec
-
-    def block(q: Val, columns: int) -> None:
-        mask = vec.mask(f, columns) if columns < vec.lanes else None
-        base = f.at(src, f.mul(q, vec.size))
-        rows = [vec.load(f, f.at(base, i * lane), mask) if i < valid else vec.zero for i in range(vec.lanes)]
-        for i, value in enumerate(transpose(f, vec, rows)[:columns]):
-            vec.store(f, value, to(f.add(q, i)))
-
-    whole = count - count % vec.lanes
-    if whole:
-        f.for_(whole, vec.lanes, lambda q: block(q, vec.lanes))
-    if count > whole:
-        block(whole, count - whole)
-
-
-def _gathers(f: Fn, plan: Plan, valid: int, taps: list[int], steps: tuple[int, int, int, int], src: str, dst: str, row: int) -> None:
-    """Neither channels nor k are adjacent: element by element."""
-    lane, k, tap, _ = steps
-    vec, depth = plan.vec, plan.sum.depth
-
-    def one(q: str) -> None:
-        for i, t in enumerate(taps):
-            out = f.at(dst, f.add(f.mul(q, row), i * depth * row))
-            if valid < vec.lanes:
-                vec.store(f, vec.zero, out)
-            for n in range(valid):
-                vec.store_elem(f, vec.load_elem(f, f.at(f.at(src, f.mul(q, k)), t * tap + n * lane)), f.at(out, n * vec.size))
-
-    f.for_(depth, 1, one)
+    mask = vec.mask(f, columns) if columns < vec.lanes else None
+    rows = [vec.load(f, f.at(src, i * lane), mask) if i < valid else vec.zero for i in range(vec.lanes)]
+    for i, value in enumerate(transpose(f, vec, rows)[:columns]):
+        at = to(i)
+        if at is not None:
+            vec.store(f, value, at)
