@@ -67,6 +67,7 @@ from .frontend.host import host_call
 from .frontend.jacobians import hessian, jacfwd, jacobian, jacrev
 from .frontend.methods import stop_gradient
 from .frontend.transforms import grad, hvp, jvp, linearize, value_and_grad, vjp
+from .frontend.vmap import vmap
 
 if not _install.is_installed():
     _install.install(_methods.table())
@@ -89,7 +90,7 @@ __all__ = [
     "is_anomaly_check_nan_enabled", "is_anomaly_enabled",
     "manual_seed", "map", "nn", "no_grad", "ones", "ones_like", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scan",
     "set_default_dtype",
-    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "while_loop", "zeros", "zeros_like",
+    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "vmap", "while_loop", "zeros", "zeros_like",
 ]
 
 

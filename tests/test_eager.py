@@ -421,3 +421,11 @@ def test_names() -> None:
         x.sum(dims_=1)
     with pytest.raises(AttributeError):
         ag.no_such_function  # noqa: B018
+
+
+def test_a_list_of_numbers_is_stacked_and_one_array_in_a_list_is_another_call_than_the_array() -> None:
+    x = np.arange(3.0)
+    assert ag.stack([x]).shape == (1, 3)
+    assert ag.stack([np.float64(1.0), np.float64(2.0), x[2]]).tolist() == [1.0, 2.0, 2.0]
+    assert ag.stack([1.0, 2.0]).tolist() == [1.0, 2.0]
+    assert ag.cat([[1.0, 2.0], [3.0]]).tolist() == [1.0, 2.0, 3.0]

@@ -67,13 +67,13 @@ def run(public: Public, arguments: dict[str, Any]) -> Any:
 
 
 def _listed(public: Public, name: str, given: Any, arguments: dict[str, Any]) -> list[Any]:
-    """The operands in a list: several arrays, or one made of numbers."""
-    if name != public.star and _numeric_list(given):
+    """The operands in a list: several arrays, or one made of numbers where the function takes one."""
+    if name != public.star and not public.op.variadic and _numeric_list(given):
         arguments[name] = np.asarray(given)
         return [arguments[name]]
     if name == public.star and len(given) == 1 and isinstance(given[0], (list, tuple)):
         given = given[0]
-    found = arguments[name] = list(given)
+    found = arguments[name] = [np.asarray(v) if isinstance(v, (list, tuple)) and _numeric_list(v) else v for v in given]
     return found
 
 
@@ -228,7 +228,7 @@ def _key(public: Public, arguments: dict[str, Any], operands: list[Any], flavour
         else:
             raise _bad(public, x)
     tensors = public.tensors
-    if len(operands) != len(tensors):  # some are absent, or lists
+    if len(operands) != len(tensors) or public.op.variadic:  # some are absent, or lists
         key.append(tuple([(k, len(v)) if isinstance(v, list) else k for k, v in arguments.items() if k in tensors and v is not None]))
     for k, v in arguments.items():
         if k not in tensors:

@@ -75,13 +75,14 @@ def unwrap_error(error: BaseException) -> BaseException:
 class Sub:
     """``fn`` traced on arguments of given types inside the current trace.
 
-    ``block``: its args are the given leaves, then what it uses of the traces around it (``lifted``: those values in the parent).
+    ``block``: its args are the given leaves, then what it uses of the traces around it (``lifted``: those values in the parent). Without a parent, arrays that it meets are
+    constants, or with ``hidden`` arguments too (``trace.captured``).
     """
 
     def __init__(self, name: str, fn: Callable[..., Any], treedef: TreeDef, types: Sequence[TensorType], cls: type[Any], weak: Sequence[bool] | None = None,
-                 parent: Trace | None = None) -> None:
+                 parent: Trace | None = None, hidden: bool = False) -> None:
         self.parent = parent or current()
-        self.trace = Trace(name, self.parent, examples=None if self.parent else {}, hidden=self.parent is not None)
+        self.trace = Trace(name, self.parent, examples=None if self.parent else {}, hidden=hidden or self.parent is not None)
         leaves = [self.trace.argument(t, cls) for t in types]
         for leaf, w in zip(leaves, weak or ()):
             if w:

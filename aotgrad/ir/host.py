@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from .core import Block, Func, Op, walk
 
-__all__ = ["HostFunction", "calls_host", "strip", "strip_func"]
+__all__ = ["HostFunction", "LoopedFunction", "calls_host", "strip", "strip_func"]
 
 
 class HostFunction:
@@ -44,6 +46,49 @@ class HostFunction:
     def pulled(self, primals: int) -> HostFunction:
         """(arguments, cotangents of the results) -> cotangents of the arguments."""
         return self._linear(self.vjp, "vjp", primals, "vjp")
+
+
+class LoopedFunction(HostFunction):
+    """``call`` on the examples one by one: those arguments flagged in ``on`` have them along dim 0, and so have all results.
+
+    ``shapes``: of the results for one example, where there may be none. Derivatives are looped too; cotangents of arguments that all examples share are summed.
+    """
+
+    def __init__(self, call: HostFunction, on: Sequence[bool], shapes: Sequence[Any] | None = None) -> None:
+        self.call, self.on, self.shapes = call, tuple(on), shapes
+        super().__init__(self._run, call.name, call.jvp and self._push, call.vjp and self._pull)
+
+    def _run(self, *arrays: Any) -> Any:
+        return self._each(lambda *xs: self.call(*xs), arrays, self.on, self.shapes)
+
+    def _each(self, fn: Callable[..., Any], arrays: Sequence[Any], on: Sequence[bool], shapes: Sequence[Any] | None) -> tuple[Any, ...]:
+        size = next(len(x) for x, k in zip(arrays, on) if k)
+        rows = [[np.asarray(o) for o in fn(*[x[i] if k else x for x, k in zip(arrays, on)])] for i in range(size)]
+        if rows:
+            return tuple(np.stack(column) for column in zip(*rows))
+        if shapes is None or not all(isinstance(d, int) for t in shapes for d in t.shape):
+            raise AotgradNotImplementedError(f"host_call: {self.name} is mapped over no examples, so the shapes of its results are not known; "
+                                             "give it types with fixed sizes, or at least one example")
+        return tuple(np.zeros((0, *t.shape), t.dtype.np) for t in shapes)
+
+    def _push(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+        rule, moving = self.call.jvp, [k for x, k in zip(primals, self.on) if _moves(x)]
+        assert rule is not None
+        n = len(primals)
+        return self._each(lambda *xs: rule(xs[:n], xs[n:]), [*primals, *tangents], [*self.on, *moving], None)
+
+    def _pull(self, primals: Sequence[Any], cts: Sequence[Any]) -> tuple[Any, ...]:
+        rule, moving = self.call.vjp, [(x, k) for x, k in zip(primals, self.on) if _moves(x)]
+        assert rule is not None
+        n = len(primals)
+        if not len(cts[0]):
+            return tuple(np.zeros_like(x) for x, _ in moving)
+        found = self._each(lambda *xs: rule(xs[:n], xs[n:]), [*primals, *cts], [*self.on, *(True for _ in cts)], None)
+        return tuple(g if k else g.sum(0, dtype=g.dtype) for g, (_, k) in zip(found, moving))
+
+
+def _moves(x: Any) -> bool:
+    return bool(np.asarray(x).dtype.kind in "fcV")
 
 
 def calls_host(op: Op) -> bool:

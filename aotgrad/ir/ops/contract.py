@@ -12,6 +12,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from .. import dims
 from ..opdef import REQUIRED, Bilinear, Composite, Front, Kernel, OpDef, Sample, register
+from ..transforms.batch import spread
 from ..types import TensorType
 
 
@@ -29,6 +30,40 @@ def _swap(b: Any, x: Any) -> Any:
     return b.permute(x, perm=(*range(rank - 2), rank - 1, rank - 2))
 
 
+def _dot_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
+    """One product for the rows of all examples where the second operand is shared, or the first and the second is a column; else a batched one, of which the batched
+    operand alone is in memory for each example."""
+    x, y = xs
+    shape = op.result.type.shape
+    if all(on):
+        return _both_batched(b, x, y, (size, *shape))
+    lead = len(shape) - 2
+    if on[0]:
+        return _fold_rows(b, x, y, size, lead)
+    if isinstance(shape[-1], int) and shape[-1] == 1:  # x @ column: rows @ x'
+        rows = b.to_shape(y, (*y.type.shape[:-2], 1, y.type.shape[-2]))
+        return b.to_shape(_fold_rows(b, rows, _swap(b, x), size, lead), (size, *shape))
+    return b.dot(spread(b, x, False, size), y)
+
+
+def _fold_rows(b: Any, x: Any, y: Any, size: Any, lead: int) -> Any:
+    *_, m, k = x.type.shape
+    moved = b.to_perm(x, (*range(1, lead + 1), 0, lead + 1, lead + 2))
+    before = tuple(moved.type.shape[:lead])
+    out = b.to_shape(b.dot(b.to_shape(moved, (*before, size * m, k)), y), (*before, size, m, y.type.shape[-1]))
+    return b.to_perm(out, (lead, *range(lead), lead + 1, lead + 2))
+
+
+def _both_batched(b: Any, x: Any, y: Any, shape: tuple[Any, ...]) -> Any:
+    """Outer and inner products of vectors are loops; there is nothing for a matrix kernel to win."""
+    rank, (m, n), k = len(shape), shape[-2:], x.type.shape[-1]
+    if isinstance(k, int) and k == 1:
+        return b.mul(b.broadcast(x, shape=shape, dims=tuple(range(rank))), b.broadcast(y, shape=shape, dims=tuple(range(rank))))
+    if all(isinstance(d, int) and d == 1 for d in (m, n)):
+        return b.to_shape(b.sum(b.mul(b.to_shape(x, (*shape[:-2], k)), b.to_shape(y, (*shape[:-2], k))), dims=(rank - 2,)), shape)
+    return b.dot(x, y)
+
+
 def _samples() -> Iterable[Sample]:
     rng = np.random.default_rng(8)
     for sa, sb in (((3, 4), (4, 2)), ((2, 3, 1), (2, 1, 4)), ((0, 3), (3, 2)), ((2, 0), (0, 3)), ((1, 5), (5, 1)), ((17, 19), (19, 23))):
@@ -37,7 +72,8 @@ def _samples() -> Iterable[Sample]:
 
 register(OpDef(
     "dot", "Matrix product of the last two dims, batched over equal leading dims.", ("a", "b"), _dot_rule, np.matmul,
-    Bilinear((lambda b, ct, other, op: b.dot(ct, _swap(b, other)), lambda b, ct, other, op: b.dot(_swap(b, other), ct))), Kernel("dot"), samples=_samples))
+    Bilinear((lambda b, ct, other, op: b.dot(ct, _swap(b, other)), lambda b, ct, other, op: b.dot(_swap(b, other), ct))), Kernel("dot"), samples=_samples,
+    batch=_dot_batch))
 
 
 # ---- matmul and its kin: written with dot -------------------------------------------------------------------------------------------

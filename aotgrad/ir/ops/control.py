@@ -9,6 +9,7 @@ from aotgrad_runtime.dtypes import bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from ..opdef import REQUIRED, Kernel, Linearize, OpDef, Sample, register
+from ..transforms import batch_control as batching
 from ..transforms import control as rules
 from ..types import TensorType
 
@@ -49,7 +50,8 @@ register(OpDef(
     "scan", "Runs the body ``length`` times over (consts, carry, slice of xs) -> (carry, ys); gives the last carry and the stacked ys.", ("values*",), _scan_rule, None,
     Linearize(rules.linearize_scan, rules.transpose_scan), Kernel("scan"),
     {"consts": REQUIRED, "carry": REQUIRED, "length": REQUIRED, "reverse": False}, _no_samples, regions=1,
-    outputs=("values*",)))
+    outputs=("values*",), batch=batching.batch_scan))
 register(OpDef(
     "cond", "The first region's results where the predicate holds, else the second's, on the operands after the predicate.", ("predicate", "values*"), _cond_rule, None,
-    Linearize(rules.linearize_cond, rules.transpose_cond), Kernel("cond"), {}, _no_samples, regions=2, outputs=("values*",)))
+    Linearize(rules.linearize_cond, rules.transpose_cond), Kernel("cond"), {}, _no_samples, regions=2, outputs=("values*",),
+    batch=batching.batch_cond))

@@ -8,6 +8,7 @@ from typing import Any
 from aotgrad_runtime.errors import AotgradTypeError
 
 from ..opdef import REQUIRED, Kernel, Linearize, OpDef, Sample, register
+from ..transforms import batch_control as batching
 from ..transforms import custom as rules
 from ..types import TensorType
 
@@ -45,9 +46,10 @@ register(OpDef(
     "custom", "A program (region 0: operands -> results, then kept values) with the user's forward rule (region 1) and reverse rule (region 2); an empty one follows "
               "from the other.",
     ("values*",), _custom_rule, None, Linearize(rules.linearize_custom), Kernel("custom"),
-    {"name": REQUIRED, "outs": REQUIRED, "moving": (), "cts": (), "residuals": (), "grads": (), "through": False, "saved": False, "once": "", "error": ""}, _no_samples,
-    layouts="any", regions=3, outputs=("values*",)))
+    {"name": REQUIRED, "outs": REQUIRED, "moving": (), "cts": (), "residuals": (), "grads": (), "through": False, "saved": False, "once": "", "error": "", "batch": None},
+    _no_samples, layouts="any", regions=3, outputs=("values*",), batch=batching.batch_custom))
 register(OpDef(
     "custom_linear", "The user's rule in a linear part: (residuals, tangents) -> tangents; region 0 is the forward rule, region 1 the reverse rule.", ("values*",),
     _linear_rule, None, Linearize(rules.linearize_linear, rules.transpose_linear), Kernel("custom"),
-    {"name": REQUIRED, "residuals": REQUIRED, "grads": (), "once": ""}, _no_samples, layouts="any", regions=2, outputs=("values*",)))
+    {"name": REQUIRED, "residuals": REQUIRED, "grads": (), "once": ""}, _no_samples, layouts="any", regions=2, outputs=("values*",),
+    batch=batching.batch_linear))

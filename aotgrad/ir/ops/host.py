@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..host import LoopedFunction
 from ..opdef import REQUIRED, Kernel, Linear, Linearize, OpDef, Sample, Scalar, register
+from ..transforms.batch import batched_type, placed, spread
 from ..types import TensorType
 from .common import elementwise_rule
 
@@ -48,9 +50,23 @@ def _host_transpose(b: Any, cts: Any, op: Any) -> dict[int, Any]:
     return {n + i: x for i, x in enumerate(found)}
 
 
+def _hook_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
+    return b.hook(xs[0], call=LoopedFunction(op.attrs["call"], [True], [op.result.type]))
+
+
+def _host_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
+    """The function is called for each example; what it is linear in, if marked, has one part for each."""
+    a, n = op.attrs, op.attrs["linear"]
+    flags = [k or bool(n) and i >= n for i, k in enumerate(on)]
+    given = [placed(b, spread(b, x, k, size), None) if f else x for x, k, f in zip(xs, on, flags)]
+    turned = a["turned"] and LoopedFunction(a["turned"], [*flags[:n], *(True for _ in a["types"])], [o.type for o in op.operands[n:]])
+    call = LoopedFunction(a["call"], flags, a["types"])
+    return b.emit("host_call", given, {**a, "call": call, "types": tuple(batched_type(t, size) for t in a["types"]), "turned": turned})
+
+
 register(OpDef(
     "hook", "x; backward passes the cotangent through Python functions.", ("x",), lambda types, a: (types[0],), lambda x, call: x, Linear(_hook_transpose),
-    Scalar(lambda k, op, x: x), {"call": REQUIRED}, _no_samples, layouts="any", exact=True))
+    Scalar(lambda k, op, x: x), {"call": REQUIRED}, _no_samples, layouts="any", exact=True, batch=_hook_batch))
 register(OpDef(
     "graft", "``value`` with the derivative of ``history``: what an unrecorded write makes of a value.", ("value", "history"), elementwise_rule(),
     lambda value, history: value, Linearize(lambda b, ins, outs, a, active: lambda lb, tangents: [tangents[1]]), Scalar(lambda k, op, x, y: x), {}, _no_samples,
@@ -58,4 +74,4 @@ register(OpDef(
 register(OpDef(
     "host_call", "Results of a Python function on the operands; the compiled program is cut here.", ("values*",), lambda types, a: tuple(a["types"]),
     lambda *xs, call, types, linear, turned: call(*xs), Linearize(_host_linearize, _host_transpose), Kernel("host_call"),
-    {"call": REQUIRED, "types": REQUIRED, "linear": 0, "turned": None}, _no_samples, layouts="any", exact=True, outputs=("values*",)))
+    {"call": REQUIRED, "types": REQUIRED, "linear": 0, "turned": None}, _no_samples, layouts="any", exact=True, outputs=("values*",), batch=_host_batch))

@@ -12,6 +12,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
+from ..transforms.batch import placed, spread
 from ..types import TensorType
 from .common import drop_dims, norm_dim, norm_dims
 
@@ -264,6 +265,11 @@ for _name, _fn, _kind in (("any", np.any, "or"), ("all", np.all, "and")):
         front=_reduction_front(_name, _bool_front(_name), np_extra="out=None, ")))
 
 
+def _along_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
+    """The batch rule of what runs along ``dim``."""
+    return b.emit(op.name, [placed(b, spread(b, x, k, size), None) for x, k in zip(xs, on)], {**op.attrs, "dim": op.attrs["dim"] + 1})
+
+
 def _arg_rule(types: Types, a: Attrs) -> Types:
     if types[0].shape[a["dim"]] == 0:
         raise AotgradValueError(f"argmax/argmin along the empty dim {a['dim']} of {types[0]} has no value")
@@ -273,7 +279,7 @@ def _arg_rule(types: Types, a: Attrs) -> Types:
 for _name, _fn in (("argmax", np.argmax), ("argmin", np.argmin)):
     register(OpDef(
         _name, "Index of the first extremum along ``dim``; the first NaN wins.", ("x",), _arg_rule, lambda x, dim, fn=_fn: np.asarray(fn(x, axis=dim), np.int64), Zero(),
-        Kernel("argreduce"), {"dim": REQUIRED}, lambda: (Sample((_x(3, 4),), {"dim": d}, str(d)) for d in (0, 1)), layouts="row_major", exact=True,
+        Kernel("argreduce"), {"dim": REQUIRED}, lambda: (Sample((_x(3, 4),), {"dim": d}, str(d)) for d in (0, 1)), layouts="row_major", exact=True, batch=_along_batch,
         front=_reduction_front(_name, _arg_front(_name), np_extra="out=None, ")))
 
 
@@ -303,7 +309,8 @@ register(OpDef(
     "cumsum", "Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule,
     _cumulate_ref(np.cumsum, 0),
     Linear(lambda b, ct, op: {0: b.cumsum(ct, dim=op.attrs["dim"], exclusive=op.attrs["exclusive"], reverse=not op.attrs["reverse"])}), Kernel("cumulate"), _CUMULATE,
-    _cumulate_samples, front=Front("cumsum(input, dim=None, *, dtype=None)", _running_front("cumsum"), "none", ("cumsum",), "cumsum(input, dim=None, dtype=None)")))
+    _cumulate_samples, batch=_along_batch,
+    front=Front("cumsum(input, dim=None, *, dtype=None)", _running_front("cumsum"), "none", ("cumsum",), "cumsum(input, dim=None, dtype=None)")))
 
 
 def _cumprod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
@@ -379,11 +386,12 @@ def _recurrence_rule(types: Types, a: Attrs) -> Types:
 
 register(OpDef(
     "recurrence", "y[i] = a[i] * y[i-1] + x[i] along ``dim`` (zero annihilates in the product; the first step is x[0]).", ("a", "x"), _recurrence_rule, _recurrence_ref,
-    Linearize(_recurrence_linearize, _recurrence_transpose_x), Kernel("recurrence"), {"dim": REQUIRED, "reverse": False}, _recurrence_samples))
+    Linearize(_recurrence_linearize, _recurrence_transpose_x), Kernel("recurrence"), {"dim": REQUIRED, "reverse": False}, _recurrence_samples,
+    batch=_along_batch))
 register(OpDef(
     "cumprod", "Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule,
     _cumulate_ref(np.cumprod, 1),
-    Linearize(_cumprod_linearize), Kernel("cumulate"), _CUMULATE, _cumulate_samples,
+    Linearize(_cumprod_linearize), Kernel("cumulate"), _CUMULATE, _cumulate_samples, batch=_along_batch,
     front=Front("cumprod(input, dim=None, *, dtype=None)", _running_front("cumprod"), "none", ("cumprod",), "cumprod(input, dim=None, dtype=None)")))
 
 

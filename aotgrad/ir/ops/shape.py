@@ -13,6 +13,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Index, Kernel, Linear, OpDef, Sample, Scalar, View, ViewMap, Zero, register
 from ..transforms.accumulate import Accumulate
+from ..transforms.batch import batched_layout, placed, spread
 from ..types import Layout, TensorType
 
 Types = Sequence[TensorType]
@@ -21,6 +22,25 @@ Attrs = Mapping[str, Any]
 
 def _x(*shape: int) -> Any:
     return np.random.default_rng(11).normal(size=shape)
+
+
+def _ahead(**new: Any) -> Any:
+    """The batch rule of a move that leaves the new dim where it is: attributes given it in front, the others kept; operands spread."""
+
+    def rule(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
+        full = [placed(b, spread(b, x, k, size), None) if len(xs) > 1 else x for x, k in zip(xs, on)]
+        return b.emit(op.name, full, {**op.attrs, **{name: make(op.attrs[name], size) for name, make in new.items()}})
+
+    return rule
+
+
+def _with(first: Any = None) -> Any:
+    """``first`` (None: the batch size) before sizes, starts or steps."""
+    return lambda given, size: (size if first is None else first, *given)
+
+
+def _behind(given: Sequence[int], size: Any) -> tuple[int, ...]:
+    return tuple(d + 1 for d in given)
 
 
 # ---- sources ----------------------------------------------------------------------------------------------------------------
@@ -47,7 +67,8 @@ register(OpDef(
 register(OpDef(
     "relayout", "x in another memory layout; the logical value is the same.", ("x",), lambda types, a: (TensorType(types[0].shape, types[0].dtype, a["layout"]),),
     lambda x, layout: x, Linear(lambda b, ct, op: {0: b.relayout(ct, layout=op.operands[0].layout)}), Kernel("relayout"), {"layout": None},
-    lambda: (Sample((_x(2, 3, 2, 2),), {"layout": Layout((0, 2, 3, 1))}, "channels_last"),), layouts="any", exact=True))
+    lambda: (Sample((_x(2, 3, 2, 2),), {"layout": Layout((0, 2, 3, 1))}, "channels_last"),), layouts="any", exact=True,
+    batch=_ahead(layout=lambda layout, size: batched_layout(layout))))
 
 
 # ---- views ------------------------------------------------------------------------------------------------------------------
@@ -86,7 +107,7 @@ register(OpDef(
     Linear(_broadcast_transpose), View(_broadcast_view), {"shape": REQUIRED, "dims": REQUIRED},
     lambda: (Sample((_x(*s),), {"shape": t, "dims": d}, f"{s}->{t}") for s, t, d in (((3,), (2, 3), (1,)), ((2, 1), (2, 4), (0, 1)),
                                                                                      ((), (2, 2), ()), ((1,), (0,), (0,)))),
-    layouts="any", exact=True))
+    layouts="any", exact=True, batch=_ahead(shape=_with(), dims=lambda dims, size: (0, *_behind(dims, size)))))
 
 
 def _reshape_rule(types: Types, a: Attrs) -> Types:
@@ -100,7 +121,8 @@ def _reshape_rule(types: Types, a: Attrs) -> Types:
 register(OpDef(
     "reshape", "x with another shape of the same number of elements, in row-major order.", ("x",), _reshape_rule, lambda x, shape: np.reshape(x, shape),
     Linear(lambda b, ct, op: {0: b.to_shape(ct, op.operands[0].shape)}), Kernel("reshape"), {"shape": REQUIRED},
-    lambda: (Sample((_x(*s),), {"shape": t}, f"{s}->{t}") for s, t in (((2, 6), (3, 4)), ((6,), (2, 3)), ((1,), ()), ((0, 2), (0,)))), exact=True))
+    lambda: (Sample((_x(*s),), {"shape": t}, f"{s}->{t}") for s, t in (((2, 6), (3, 4)), ((6,), (2, 3)), ((1,), ()), ((0, 2), (0,)))), exact=True,
+    batch=_ahead(shape=_with())))
 
 
 def _permute_rule(types: Types, a: Attrs) -> Types:
@@ -123,7 +145,8 @@ def _permute_view(op: Any) -> ViewMap:
 register(OpDef(
     "permute", "x with its dims reordered: result dim i is dim perm[i].", ("x",), _permute_rule, lambda x, perm: np.transpose(x, perm),
     Linear(lambda b, ct, op: {0: b.to_perm(ct, _inverse_perm(op.attrs["perm"]))}), View(_permute_view), {"perm": REQUIRED},
-    lambda: (Sample((_x(*s),), {"perm": p}, f"{s}{p}") for s, p in (((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((), ()), ((0, 2), (1, 0)))), layouts="any", exact=True))
+    lambda: (Sample((_x(*s),), {"perm": p}, f"{s}{p}") for s, p in (((2, 3), (1, 0)), ((2, 3, 4), (2, 0, 1)), ((), ()), ((0, 2), (1, 0)))), layouts="any", exact=True,
+    batch=_ahead(perm=lambda perm, size: (0, *_behind(perm, size)))))
 
 
 def _check_range(what: str, x: TensorType, starts: Sequence[Any], sizes: Sequence[Any], steps: Sequence[Any]) -> None:
@@ -160,7 +183,8 @@ register(OpDef(
     Linear(_slice_transpose), View(lambda op: ViewMap(tuple(op.attrs["starts"]), tuple(((i, s),) for i, s in enumerate(op.attrs["steps"])))),
     {"starts": REQUIRED, "sizes": REQUIRED, "steps": REQUIRED},
     lambda: (Sample((_x(*s),), {"starts": b, "sizes": n, "steps": t}, f"{s}{b}{n}{t}") for s, b, n, t in (
-        ((5,), (1,), (3,), (1,)), ((5,), (4,), (5,), (-1,)), ((4, 6), (0, 5), (2, 3), (2, -2)), ((3,), (3,), (0,), (1,)))), layouts="any", exact=True))
+        ((5,), (1,), (3,), (1,)), ((5,), (4,), (5,), (-1,)), ((4, 6), (0, 5), (2, 3), (2, -2)), ((3,), (3,), (0,), (1,)))), layouts="any", exact=True,
+    batch=_ahead(starts=_with(0), sizes=_with(), steps=_with(1))))
 
 
 # ---- writes -----------------------------------------------------------------------------------------------------------------
@@ -200,10 +224,11 @@ def _insert_samples() -> Iterable[Sample]:
 register(OpDef(
     "insert", "x with the elements starts[d] + i * steps[d] replaced by v.", ("x", "v"), _insert_rule, _insert_ref,
     Linear(lambda b, ct, op: {0: b.insert(ct, b.zeros(op.operands[1]), starts=op.attrs["starts"], steps=op.attrs["steps"]), 1: _at(b, ct, op)}),
-    Kernel("insert"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True))
+    Kernel("insert"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True, batch=_ahead(starts=_with(0), steps=_with(1))))
 register(OpDef(
     "insert_add", "x with v added to the elements starts[d] + i * steps[d].", ("x", "v"), _insert_rule, _insert_add_ref,
-    Linear(lambda b, ct, op: {0: ct, 1: _at(b, ct, op)}), Kernel("insert_add"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True))
+    Linear(lambda b, ct, op: {0: ct, 1: _at(b, ct, op)}), Kernel("insert_add"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True,
+    batch=_ahead(starts=_with(0), steps=_with(1))))
 
 
 def _concatenate_rule(types: Types, a: Attrs) -> Types:
@@ -228,7 +253,8 @@ def _concatenate_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
 register(OpDef(
     "concatenate", "Arrays joined along ``dim``.", ("xs*",), _concatenate_rule, lambda *xs, dim: np.concatenate(xs, axis=dim), Linear(_concatenate_transpose),
     Kernel("concatenate"), {"dim": 0},
-    lambda: (Sample((_x(2, 3), _x(2, 1)), {"dim": 1}, "1"), Sample((_x(2, 2), _x(0, 2), _x(1, 2)), {"dim": 0}, "0"), Sample((_x(3),), {"dim": 0}, "single")), exact=True))
+    lambda: (Sample((_x(2, 3), _x(2, 1)), {"dim": 1}, "1"), Sample((_x(2, 2), _x(0, 2), _x(1, 2)), {"dim": 0}, "0"), Sample((_x(3),), {"dim": 0}, "single")), exact=True,
+    batch=_ahead(dim=lambda dim, size: dim + 1)))
 
 
 # ---- integer-array indexing ---------------------------------------------------------------------------------------------------
@@ -286,6 +312,53 @@ def _scatter_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
     return {0: b.scatter(ct, idx, b.zeros(v), dim=dim), 2: b.where(mask, b.take(ct, idx, dim=dim), b.zeros(v))}
 
 
+def _own_rows(b: Any, idx: Any, n: Any, size: Any) -> Any:
+    """Indices of each example into the ``n`` rows of its own, as rows of all examples' together; what is out of range for ``n`` is so there."""
+    wide = b.to_dtype(idx, int64)
+
+    def number(d: Any) -> Any:
+        return b.full_like(wide, d) if isinstance(d, int) else b.broadcast(b.size(dim=d), shape=wide.type.shape, dims=())
+
+    first = b.mul(b.iota(shape=wide.type.shape, dim=0, dtype=int64), number(n))
+    beyond = b.where(b.ge(wide, number(n)), b.add(wide, number((size - 1) * n)), wide)
+    inside = b.logical_and(b.ge(wide, number(0)), b.lt(wide, number(n)))
+    return b.where(inside, b.add(wide, first), beyond)
+
+
+def _rows_first(b: Any, x: Any, dim: int, count: int, size: Any) -> tuple[Any, Any]:
+    """``count`` dims from ``dim`` (of an example) moved behind the new one and, where it is one, made one with it; and how to undo the move."""
+    rank = len(x.type.shape)
+    perm = (0, *range(dim + 1, dim + 1 + count), *range(1, dim + 1), *range(dim + 1 + count, rank))
+    moved = b.to_perm(x, perm)
+    shape = moved.type.shape
+    return (b.to_shape(moved, (size * shape[1], *shape[2:])) if count == 1 else moved), (shape, _inverse_perm(perm))
+
+
+def _take_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
+    (x, idx), dim = xs, op.attrs["dim"]
+    block = len(idx.type.shape)
+    if not on[1]:
+        return b.take(x, idx, dim=dim + 1)
+    if not on[0]:
+        out = b.take(x, idx, dim=dim)
+        return b.to_perm(out, (dim, *range(dim), *range(dim + 1, len(out.type.shape))))
+    rows, _ = _rows_first(b, x, dim, 1, size)
+    out = b.take(rows, _own_rows(b, idx, x.type.shape[dim + 1], size), dim=0)  # new dim, the index's, those before dim, those after
+    return b.to_perm(out, (0, *range(block, block + dim), *range(1, block), *range(block + dim, len(out.type.shape))))
+
+
+def _scatter_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
+    dim = op.attrs["dim"]
+    x, v = (spread(b, xs[i], on[i], size) for i in (0, 2))
+    if not on[1]:
+        return b.emit(op.name, [x, xs[1], v], {"dim": dim + 1})
+    rows, (shape, inverse) = _rows_first(b, x, dim, 1, size)
+    values, _ = _rows_first(b, v, dim, len(xs[1].type.shape) - 1, size)
+    values = b.to_shape(values, (*xs[1].type.shape, *shape[2:]))
+    out = b.emit(op.name, [rows, _own_rows(b, xs[1], x.type.shape[dim + 1], size), values], {"dim": 0})[0]
+    return b.to_perm(b.to_shape(out, shape), inverse)
+
+
 def _take_samples() -> Iterable[Sample]:
     for s, dim, idx in (((5,), 0, [0, 3, 3]), ((4, 3), 1, [[2, 0], [1, 1]]), ((4, 3), 0, 2), ((3, 2), 0, np.zeros((0,)))):
         yield Sample((_x(*s), np.asarray(idx, np.int64)), {"dim": dim}, f"{s}{dim}")
@@ -300,13 +373,14 @@ def _scatter_samples() -> Iterable[Sample]:
 register(OpDef(
     "take", "x indexed along ``dim`` by an integer array; indices in [0, size).", ("x", "index"), _take_rule,
     lambda x, idx, dim: np.take(x, _checked(idx, x.shape[dim]), axis=dim),
-    Linear(_take_transpose, (0,)), Kernel("take"), {"dim": 0}, _take_samples, exact=True))
+    Linear(_take_transpose, (0,)), Kernel("take"), {"dim": 0}, _take_samples, exact=True, batch=_take_batch))
 register(OpDef(
     "scatter_add", "x with v added at the indices along ``dim``; repeated indices add up.", ("x", "index", "v"), _scatter_rule, _scatter_add_ref,
-    Linear(lambda b, ct, op: {0: ct, 2: b.take(ct, op.operands[1], dim=op.attrs["dim"])}, (0, 2)), Kernel("scatter_add"), {"dim": 0}, _scatter_samples, exact=True))
+    Linear(lambda b, ct, op: {0: ct, 2: b.take(ct, op.operands[1], dim=op.attrs["dim"])}, (0, 2)), Kernel("scatter_add"), {"dim": 0}, _scatter_samples, exact=True,
+    batch=_scatter_batch))
 register(OpDef(
     "scatter", "x with v written at the indices along ``dim``; of repeated indices the last stays.", ("x", "index", "v"), _scatter_rule, _scatter_ref,
-    Linear(_scatter_transpose, (0, 2)), Kernel("scatter"), {"dim": 0}, _scatter_samples, exact=True))
+    Linear(_scatter_transpose, (0, 2)), Kernel("scatter"), {"dim": 0}, _scatter_samples, exact=True, batch=_scatter_batch))
 
 
 def _pad_body(b: Any, x: Any, low: Any, high: Any, value: Any) -> Any:
