@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import image_oracles as images
 import numpy as np
 import scipy.special
 
@@ -119,6 +120,7 @@ VALUES: dict[str, Callable[..., Any]] = {
     "lerp": lambda x, y, w: x + w * (y - x), "xlogy": scipy.special.xlogy, "addcmul": lambda x, y, z, value: x + value * y * z,
     "addcdiv": lambda x, y, z, value: x + value * y / z, **dict.fromkeys(("addmm", "baddbmm"), lambda x, y, z, beta, alpha: beta * x + alpha * (y @ z)),
     "cross": lambda x, y, dim: np.cross(x, y, axis=dim),
+    **{f"conv{r}d": images.conv for r in (1, 2, 3)}, **{f"conv_transpose{r}d": images.conv_transpose for r in (1, 2, 3)},
     "mean": lambda x, dims: np.mean(x, axis=dims), "var": lambda x, dims, correction: np.var(x, axis=dims, ddof=correction),
     "std": lambda x, dims, correction: np.std(x, axis=dims, ddof=correction), "logsumexp": lambda x, dims: np.log(np.sum(np.exp(x), axis=dims)),
     "softmax": lambda x, dim: scipy.special.softmax(x, axis=dim), "log_softmax": lambda x, dim: scipy.special.log_softmax(x, axis=dim), "max": np.max, "min": np.min,

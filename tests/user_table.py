@@ -99,6 +99,13 @@ ROWS: dict[str, list[Row]] = {
     "setitem": [(lambda x, v: _written(x, 1, v), (X, V)), (lambda x, v: _written(x, (slice(None), slice(None, None, 2)), v), (X, U[:3])),
     (lambda x, i: _added(x, i, 1.5), (X, I3))],
     "masked_set": [(lambda x, m: _written(x, m, 0.5), (X, B))],
+    "conv1d": [(lambda x, w: ag.conv1d(x, w, padding="same"), (T3, _normal(3, 4, 3)))],
+    "conv2d": [(lambda x, w, c: ag.conv2d(x, w, c, padding=1, stride=(2, 1)), (C4, _normal(4, 3, 3, 2), _normal(4))),
+               (lambda x, w: ag.nn.functional.conv2d(x, w, groups=3, dilation=2, padding=(1, 1)), (C4, _normal(6, 1, 2, 2)))],
+    "conv3d": [(lambda x, w: ag.conv3d(x, w, stride=2, padding=1), (_normal(1, 2, 3, 4, 2), _normal(2, 2, 2, 1, 3)))],
+    "conv_transpose1d": [(lambda x, w: ag.conv_transpose1d(x, w, stride=2, output_padding=1), (T3, _normal(4, 2, 3)))],
+    "conv_transpose2d": [(lambda x, w, c: ag.conv_transpose2d(x, w, c, stride=(1, 2), padding=(1, 0)), (C4, _normal(3, 2, 3, 2), _normal(2)))],
+    "conv_transpose3d": [(lambda x, w: ag.conv_transpose3d(x, w, groups=2, dilation=2), (_normal(1, 2, 2, 3, 2), _normal(2, 1, 2, 1, 2)))],
 }
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Func, Op, TensorType, build, dims, opdef
+from aotgrad.ir import Func, Layout, Op, TensorType, build, dims, opdef
 
-from . import kernels
+from . import images, kernels
 
 __all__ = ["kernel"]
 
@@ -31,6 +31,9 @@ def kernel(op: Op) -> Callable[..., Any] | None:
     attrs = tuple((k, v) for k, v in op.attrs.items())
     if op.name == "dot":
         return _dot(types[0].dtype)
+    if definition.layouts == "channels_last":
+        generic = images.generic(op)
+        return functools.partial(_laid_out, op.name, *generic)
     dtypes = tuple(t.dtype for t in types)
     if isinstance(definition.lower, opdef.Scalar):
         flat = _kernel(op.name, dtypes, 1, attrs)
@@ -50,6 +53,19 @@ def _dot(dtype: Any) -> Callable[..., Any]:
     batch, m, k, n = (dims.symbol(s) for s in "bmkn")
     types = [TensorType((batch, m, k), dtype), TensorType((batch, k, n), dtype)]
     return functools.partial(_batched, _build(build("eager_dot", types, lambda b, x, y: b.dot(x, y))))
+
+
+def _laid_out(name: str, types: tuple[TensorType, ...], attrs: tuple[Any, ...], *xs: Any) -> Any:
+    """An op on images, each in its own layout."""
+    kernel = _images(name, types, tuple([images.order_of(x) for x in xs]), attrs)
+    return kernels.run_flat(kernel, xs)[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _images(name: str, types: tuple[TensorType, ...], orders: tuple[Any, ...], attrs: tuple[Any, ...]) -> kernels.Kernel:
+    placed = [TensorType(t.shape, t.dtype, o and Layout(o)) for t, o in zip(types, orders)]
+    func = build(f"eager_{name}", placed, lambda b, *xs: b.emit(name, xs, dict(attrs)))
+    return kernels.build(func, func.name)
 
 
 def _build(func: Func) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from aotgrad_runtime.arrays import decode, encode_bfloat16
 from aotgrad_runtime.dtypes import bfloat16, float32
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradValueError
 
-from . import native
+from . import images, native
 
 __all__ = ["Program", "Pullback"]
 
@@ -245,6 +245,8 @@ def _in_float32(op: Op) -> Callable[..., Any]:
 def _laid_out(op: Op, fn: Callable[..., Any]) -> Callable[..., Any]:
     """``fn`` with results in the memory order that PyTorch gives them; of interest from three dims on."""
     rank = op.result.type.rank
+    if opdef.get(op.name).layouts == "channels_last":
+        return lambda *xs: images.laid_out(fn(*xs), xs)
     if rank > 2 and isinstance(opdef.get(op.name).lower, opdef.Scalar):
         return lambda *xs: _like_operands(fn(*xs), xs)
     if rank == 4 and op.name in _KEEP_CHANNELS_LAST:

@@ -194,7 +194,7 @@ def _shapes(entry: Entry, state: ModuleState) -> str:
     e = Sizes(state, entry.symbols)
     e.read("%sizes")
     for i, d in enumerate(d for t in entry.outputs for d in t.shape):
-        value = e.dim(d)
+        value = e.dim(dimlib.maximum(d, 0))  # below 0 where a guard is about to fail: what is allocated first must be possible
         e.lines.append(f"  store i64 {value}, ptr {e.offset('%dims', 8 * i)}, align 8")
     return "\n".join([f"define void @{entry.name}_shapes(ptr %sizes, ptr %dims) #0 {{", "entry:", *e.lines, "  ret void", "}"])
 
