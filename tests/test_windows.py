@@ -12,7 +12,7 @@ from lowering_harness import Program
 from aotgrad.codegen.lower import lower
 from aotgrad.codegen.target import Target
 from aotgrad.ir import dims, interp, ops, tensor_type
-from aotgrad.ir.builder import build
+from aotgrad.ir.builder import Builder, build
 from aotgrad.ir.core import Block, Func
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import vjp_inline
@@ -192,3 +192,24 @@ def test_random_chains_agree_with_the_interpreter_between_guard_pages(seed: int)
     for k in range(5):
         shape = tuple(c.rng.choice((1, 2, 3, 4, 7, 8, 9, 17, 19) if k else (4,)) for _ in c.names)
         agree(func, p, np.random.default_rng(seed + k).normal(size=shape))
+
+
+def test_a_number_repeated_in_memory_is_one_number_at_the_edges_too() -> None:
+    """What a scan captures may be a broadcast: one element, whatever its shape says."""
+    n = dims.symbol("n")
+    m = dims.maximum(0, n - 1)
+    body = Block([tensor_type([m]), tensor_type([n])])
+    inner = Builder(body)
+    number, row = body.args
+    out = inner.full(shape=(n,), value=0, dtype=row.type.dtype)
+    for start in (0, 1):
+        out = inner.insert_add(out, inner.mul(number, inner.slice(row, starts=(start,), sizes=(m,), steps=(1,))), starts=(start,), steps=(1,))
+    body.outputs = [out]
+
+    def f(b: Any, rows: Any, x: Any) -> Any:
+        return b.emit("scan", [b.broadcast(x, shape=(m,), dims=()), rows], {"consts": 1, "carry": 0, "length": 2}, [body])[0]
+
+    func = standard(build("f", [tensor_type([2, n]), tensor_type([])], f))
+    p = Program(func)
+    for size in SIZES[1:]:
+        agree(func, p, np.random.default_rng(size).normal(size=(2, size)), np.array(3.0))

@@ -137,15 +137,20 @@ class Graph:
         if op is not None and plan.kind[op] == "idx":
             return self._source(v, m) or (None, [])  # never from memory, where a writer may have been already
         if self.buffers.knows(v):
-            return self._load(self.buffers.stored(v), m, self._reach(v, m, loose)), []
+            return self._in_memory(self.buffers.stored(v), v, m, loose), []
         assert op is not None, "an argument without a place"
         kind = plan.kind[op]
         if kind == "view":
             src = op.operands[0]
             return None, [(src, compose(plan.views[op], src.type.shape, m), loose or op.name == WINDOW)]
         if kind == "alias":
-            return self._load(self.buffers.access(self.item, v), m, self._reach(v, m, loose)), []
+            return self._in_memory(self.buffers.access(self.item, v), v, m, loose), []
         return self._source(v, m) or (None, [(o, m, loose) for o in op.operands])
+
+    def _in_memory(self, access: Access, v: Value, m: Map, loose: bool) -> Node:
+        """A load. A dim along which all elements are one in memory has no outside: to ask there would make a vector of what is one number."""
+        still = [at for at, stride in zip(m, access.strides) if isinstance(stride, int) and stride == 0]
+        return self._load(access, m, [r for r in self._reach(v, m, loose) if not any(r[0] is at for at in still)])
 
     def _reach(self, v: Value, m: Map, loose: bool) -> list[Range]:
         return outside(m, v.type.shape, self.nest.space if self.nest is not None else ()) if loose else []
