@@ -11,7 +11,7 @@ from aotgrad.ir import Block, Builder, Func, TensorType, Value, dims
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import differentiate, jvp_func, vjp_inline
 from aotgrad.ir.transforms.rewrite import close_over, copy_ops, decompose_block, free_values, substitute_func
-from aotgrad.ir.transforms.stabilise import Stabilise
+from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
@@ -107,7 +107,7 @@ def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
     if not leaves:
         raise AotgradTypeError(f"{name} returns nothing; return arrays or numbers")
     func = substitute_func(Func(name, here.block), here.replaced())
-    return Program(standard(Stabilise()(func)), tuple(_result_names(tree_out)), tuple(_guards(here, declared)))
+    return Program(stable(func), tuple(_result_names(tree_out)), tuple(_guards(here, declared)))
 
 
 def _bound(f: Callable[..., Any], name: str, given: Sequence[tuple[str, Any]]) -> tuple[list[Any], dict[str, Any]]:

@@ -19,7 +19,7 @@ from aotgrad.ir import Func, Layout, TensorType, dims, interp
 from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_func
-from aotgrad.ir.transforms.stabilise import Stabilise
+from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime import call, modes
 from aotgrad_runtime.arrays import DTYPES, check_kind, native
 from aotgrad_runtime.call import ArgSpec, Sym
@@ -586,8 +586,8 @@ def _np_dtype(x: Any) -> DType:
 def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[_Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool) -> Variant:
     from_trace = Func(_identifier(trace.name), dce_block(trace.block))
     func = substitute_func(from_trace, trace.replaced())
-    func = standard(Stabilise()(func))
-    found = survey(f, holders)
+    func = stable(func)
+    found, functions = survey(f, holders)
     objects = [obj for obj, _ in trace.captured.values()]
     hidden = list(zip(objects, find_inputs(objects, found, f, holders)))
     guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from aotgrad_runtime.records import record
 
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
-from .rewrite import decompose_func
+from .rewrite import decompose_func, rebuild
 
-__all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block", "rewrite_block"]
+__all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block", "standard"]
 
 
 def dce_block(block: Block) -> Block:
@@ -69,16 +69,6 @@ class Dce:
         return func
 
 
-def _key_part(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
-    if isinstance(value, float):
-        return (float, value.hex(), np.copysign(1.0, value))
-    if isinstance(value, tuple):
-        return tuple(_key_part(v) for v in value)
-    return (type(value), value)
-
-
 @record(frozen=True)
 class Cse:
     """Equal ops on equal operands are computed once."""
@@ -86,21 +76,7 @@ class Cse:
     name: str = "cse"
 
     def __call__(self, func: Func) -> Func:
-        new = Block([a.type for a in func.args])
-        env: dict[Value, Value] = dict(zip(func.args, new.args))
-        seen: dict[Any, tuple[Value, ...]] = {}
-        b = Builder(new)
-        for op in func.body.ops:
-            operands = [env[o] for o in op.operands]
-            key = None if op.regions else (op.name, tuple(map(id, operands)), tuple((k, _key_part(v)) for k, v in op.attrs.items()))
-            found = seen.get(key) if key is not None else None
-            if found is None:
-                found = b.append_copy(op, operands)
-                if key is not None:
-                    seen[key] = found
-            env.update(zip(op.results, found))
-        new.outputs = [env[o] for o in func.outputs]
-        return Func(func.name, new, func.attrs)
+        return Func(func.name, rebuild(func.body, merge=True), func.attrs)
 
 
 # ---- identities ------------------------------------------------------------------------------------------------------------------
@@ -223,38 +199,18 @@ class Simplify:
     name: str = "simplify"
 
     def __call__(self, func: Func) -> Func:
-        return Func(func.name, rewrite_block(func.body, _RULES, inside=True), func.attrs)
+        return Func(func.name, rebuild(func.body, rules=_RULES, inside=_RULES), func.attrs)
 
 
-def rewrite_block(block: Block, rules: Mapping[str, Callable[..., Any]], inside: bool) -> Block:
-    """A copy in which ``rules[op name](b, op, *operands)`` may give a value of the same type instead of an op; ``inside``: in regions too."""
-    new = Block([a.type for a in block.args])
-    env: dict[Value, Value] = dict(zip(block.args, new.args))
-    b = Builder(new)
-    for op in block.ops:
-        operands = [env[o] for o in op.operands]
-        b.loc = op.loc
-        rule = rules.get(op.name)
-        better = rule(b, op, *operands) if rule is not None else None
-        if better is not None and better.type == op.results[0].type:
-            env[op.results[0]] = better
-            continue
-        if op.regions and inside:
-            copied = Op(op.name, operands, [r.type for r in op.results], op.attrs, [rewrite_block(r, rules, inside) for r in op.regions], op.loc)
-            new.ops.append(copied)
-            env.update(zip(op.results, copied.results))
-        else:
-            env.update(zip(op.results, b.append_copy(op, operands)))
-    new.outputs = [env[o] for o in block.outputs]
-    return new
+def standard(func: Func, first: Mapping[str, Callable[..., Any]] | None = None) -> Func:
+    """What runs before code generation, in one walk: decompose, simplify, merge; then drop. ``first``: rules to try before those that simplify (not in regions)."""
+    rules = _RULES if not first else {**_RULES, **{name: _either(rule, _RULES.get(name)) for name, rule in first.items()}}
+    return Func(func.name, dce_block(rebuild(func.body, expand=True, rules=rules, inside=_RULES, merge=True)), func.attrs)
 
 
-def standard(func: Func) -> Func:
-    """What runs before code generation: decompose, simplify, merge, drop."""
-    for step in _STANDARD:
-        func = step(func)
-    return func
+def _either(first: Callable[..., Any], second: Callable[..., Any] | None) -> Callable[..., Any]:
+    def rule(b: Builder, op: Op, *operands: Value) -> Any:
+        better = first(b, op, *operands)
+        return second(b, op, *operands) if better is None and second is not None else better
 
-
-_STANDARD: Sequence[Callable[[Func], Func]] = (Decompose(), Cse(), Simplify(), Cse(), Dce())
-
+    return rule

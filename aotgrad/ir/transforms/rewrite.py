@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
 
 from .. import dims, opdef
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
 from ..types import TensorType
 
-__all__ = ["close_over", "copy_ops", "decompose_block", "decompose_func", "free_values", "inline", "substitute_func"]
+__all__ = ["close_over", "copy_ops", "decompose_block", "decompose_func", "free_values", "inline", "key_part", "rebuild", "substitute_func"]
 
 Env = dict[Value, Value]
+Rule = Callable[..., Any]
+_NONE: Final[Mapping[str, Rule]] = {}
 
 
 def copy_ops(b: Builder, ops: Iterable[Op], env: Env) -> None:
@@ -59,33 +63,84 @@ def _expand(op: Op, body: Any, ins: Sequence[Value]) -> tuple[list[Op], list[Val
     return aside.ops, list(out) if isinstance(out, (tuple, list)) else [out]
 
 
-def decompose_block(block: Block) -> Block:
-    """A copy of ``block`` with every composite replaced by its body, at all depths. Ops without composites inside are kept as they are."""
+def key_part(value: Any) -> Any:
+    """What tells an attribute from others: numbers by type and bits, arrays by their bytes."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, float):
+        return (float, value.hex(), np.copysign(1.0, value))
+    if isinstance(value, tuple):
+        return tuple(key_part(v) for v in value)
+    return (type(value), value)
+
+
+class _Merging(Builder):
+    """Gives the results of an equal op that is there already instead of appending it again."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__(block)
+        self.seen: dict[Any, tuple[Value, ...]] = {}
+
+    def append_copy(self, op: Op, operands: Sequence[Value]) -> tuple[Value, ...]:
+        if op.regions:
+            return super().append_copy(op, operands)
+        key = (op.name, tuple(map(id, operands)), tuple([(k, key_part(v)) for k, v in op.attrs.items()]) if op.attrs else ())
+        found = self.seen.get(key)
+        if found is None:
+            found = self.seen[key] = super().append_copy(op, operands)
+        return found
+
+
+def rebuild(block: Block, *, expand: bool = False, rules: Mapping[str, Rule] = _NONE, inside: Mapping[str, Rule] = _NONE, merge: bool = False) -> Block:
+    """A copy of ``block`` made in one walk, each op at most once. Iterative.
+
+    ``expand``: composites become their bodies. ``rules[op name](b, op, *operands)`` may give a value of the same type instead of an op, made of other ops, which are
+    looked at again; ``inside``: the rules in regions. ``merge``: equal ops on equal operands are computed once.
+    """
     new = Block([a.type for a in block.args])
     env: Env = dict(zip(block.args, new.args))
-    b = Builder(new)
-    stack: list[tuple[list[Op], int, tuple[Op, list[Value]] | None]] = [(block.ops, 0, None)]
+    b = _Merging(new) if merge else Builder(new)
+    stack: list[tuple[Iterator[Op], Op | None, Sequence[Value]]] = [(iter(block.ops), None, ())]
     while stack:
-        ops, at, after = stack.pop()
-        if at == len(ops):
-            if after is not None:
-                for old, new_value in zip(after[0].results, after[1]):
-                    env[old] = env.get(new_value, new_value)
-            continue
-        stack.append((ops, at + 1, after))
-        op = ops[at]
-        derivative = opdef.get(op.name).derivative
-        if isinstance(derivative, opdef.Composite):
-            ins = [env.get(o, o) for o in op.operands]
-            stack.append((*(lambda pair: (pair[0], 0, (op, pair[1])))(_expand(op, derivative.body, ins)),))
-        elif op.regions:
-            copied = Op(op.name, [env.get(o, o) for o in op.operands], [r.type for r in op.results], op.attrs, [decompose_block(r) for r in op.regions], op.loc)
-            new.ops.append(copied)
-            env.update(zip(op.results, copied.results))
+        ops, done, outs = stack[-1]
+        for op in ops:
+            operands = [env.get(o, o) for o in op.operands]
+            made = _instead(op, operands, expand, rules.get(op.name))
+            if made is not None:
+                stack.append((iter(made[0]), op, made[1]))
+                break
+            if op.regions and (expand or merge or inside):
+                regions = [rebuild(r, expand=expand, rules=inside, inside=inside, merge=merge) for r in op.regions]
+                op, old = Op(op.name, operands, [r.type for r in op.results], op.attrs, regions, op.loc), op
+                new.ops.append(op)
+                env.update(zip(old.results, op.results))
+            else:
+                env.update(zip(op.results, b.append_copy(op, operands)))
         else:
-            env.update(zip(op.results, b.append_copy(op, [env.get(o, o) for o in op.operands])))
+            stack.pop()
+            if done is not None:
+                env.update((old, env.get(v, v)) for old, v in zip(done.results, outs))
     new.outputs = [env.get(o, o) for o in block.outputs]
     return new
+
+
+def _instead(op: Op, operands: Sequence[Value], expand: bool, rule: Rule | None) -> tuple[list[Op], Sequence[Value]] | None:
+    """Ops and results that stand for ``op``, or None."""
+    if expand:
+        derivative = opdef.get(op.name).derivative
+        if isinstance(derivative, opdef.Composite):
+            return _expand(op, derivative.body, operands)
+    if rule is not None:
+        aside = Block()
+        better = rule(Builder(aside, op.loc), op, *operands)
+        if better is not None and better.type == op.results[0].type:
+            return aside.ops, (better,)
+    return None
+
+
+def decompose_block(block: Block) -> Block:
+    """A copy of ``block`` with every composite replaced by its body, at all depths."""
+    return rebuild(block, expand=True)
 
 
 def decompose_func(func: Func) -> Func:
@@ -105,10 +160,18 @@ def _substitute_attr(value: Any, env: Mapping[str, dims.DimLike]) -> Any:
 
 def substitute_block(block: Block, env: Mapping[str, dims.DimLike]) -> Block:
     """A copy of a block with size symbols replaced."""
-    new = Block([a.type.substitute(env) for a in block.args])
+    types: dict[TensorType, TensorType] = {}
+
+    def changed(t: TensorType) -> TensorType:
+        found = types.get(t)
+        if found is None:
+            found = types[t] = t.substitute(env)
+        return found
+
+    new = Block([changed(a.type) for a in block.args])
     values: Env = dict(zip(block.args, new.args))
     for op in block.ops:
-        copied = Op(op.name, [values[o] for o in op.operands], [r.type.substitute(env) for r in op.results], {k: _substitute_attr(v, env) for k, v in op.attrs.items()},
+        copied = Op(op.name, [values[o] for o in op.operands], [changed(r.type) for r in op.results], {k: _substitute_attr(v, env) for k, v in op.attrs.items()},
                     [substitute_block(r, env) for r in op.regions], op.loc)
         new.ops.append(copied)
         values.update(zip(op.results, copied.results))

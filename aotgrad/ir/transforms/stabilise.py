@@ -12,10 +12,10 @@ from aotgrad_runtime.records import record
 
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
-from .cleanup import rewrite_block, splat
-from .rewrite import decompose_func
+from .cleanup import splat, standard
+from .rewrite import rebuild
 
-__all__ = ["Stabilise", "stabilise_block"]
+__all__ = ["Stabilise", "stabilise_block", "stable"]
 
 
 def _is(v: Value, name: str) -> Any:
@@ -45,16 +45,20 @@ _RULES: dict[str, Callable[..., Any]] = {"log": _softplus, "log1p": _softplus, "
 
 
 def stabilise_block(block: Block) -> Block:
-    """A copy with the list above applied (regions are left to their own transforms)."""
-    return rewrite_block(block, _RULES, inside=False)
+    """A copy without composites (patterns inside them are seen) and with the list above applied; regions are left to their own transforms."""
+    return rebuild(block, expand=True, rules=_RULES)
+
+
+def stable(func: Func) -> Func:
+    """``standard`` with the list above applied to the function's own block as well."""
+    return standard(func, first=_RULES)
 
 
 @record(frozen=True)
 class Stabilise:
-    """The pass (decomposes first, so that patterns inside composites are seen)."""
+    """The pass."""
 
     name: str = "stabilise"
 
     def __call__(self, func: Func) -> Func:
-        func = decompose_func(func)
         return Func(func.name, stabilise_block(func.body), func.attrs)
