@@ -9,7 +9,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import anomaly, compiler, detour, inplace, kernels, profiling, sources, split, structured, taped
+from .contents import Content, bytes_of, gated, survey_contents
 from .options import Options
 from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
@@ -36,7 +36,8 @@ from .static import static_key
 from .structured import MISS
 from .subtrace import as_value, unwrap_error
 from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, tracing
-from .watch import Watch, find_inputs, survey, watch
+from .variant import Leaf, Variant, array_of, fits
+from .watch import find_inputs, survey, watch
 
 __all__ = ["Options", "compile"]
 
@@ -65,39 +66,9 @@ def _spec(x: Any, static: bool) -> Any:
     return ("static", static_key(x))
 
 
-@record
-class _Leaf:
-    """A dynamic leaf: where it is, its type, and the class of its traced value."""
-
-    index: int
-    type: TensorType
-    weak: bool
-
-
-@record
-class Variant:
-    """One trace of the function: its program, and how to call it."""
-
-    func: Func
-    leaves: list[_Leaf]
-    hidden: list[tuple[Any, Any]]  # (object seen at trace, source to re-read it from)
-    guards: list[tuple[Any, Any, Any]]
-    unequal: list[tuple[Any, Any]]
-    out_tree: TreeDef
-    out_constants: list[Any]  # per result leaf: _TRACED or a constant
-    tensors: bool
-    program: Any = None
-    verified: int = 0
-    records: bool = False  # traced without recording, but with a part that records (``enable_grad``)
-    asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
-    entered: bool = False  # an entry was tried for it, see ``State._add_entry``
-    seconds: float = 0.0
-    notes: list[str] = field(default_factory=list)
-    watch: Watch = field(default_factory=Watch)  # what the trace saw of names
-    written: list[int] = field(default_factory=list)  # leaves that get new numbers: the last outputs
-
-
 _TRACED = object()
+_CONTENTS = 4  # traces kept that differ in the numbers of arrays they compare
+_BYTES = 1 << 28  # copies of such arrays kept per function, beyond those of the newest trace
 _SINGLY = 4  # integers that are tried as sizes one by one
 _VARIANTS = 256  # traces kept per function
 _ENTRIES = 16  # structures with an entry of their own, at most: they are tried one after the other
@@ -264,7 +235,7 @@ class State:
         forced = self.forced.get(base, set())
         key = base if not forced else (base, tuple(leaves[i] for i in sorted(forced)))
         for variant in self.variants.get(key, ()):
-            if _fits(variant, leaves):
+            if fits(variant, leaves):
                 return variant, False
         rest: list[set[int]] | None = None
         while True:
@@ -292,8 +263,15 @@ class State:
 
     def _keep(self, key: Any, variant: Variant) -> None:
         """Remembers a variant; the oldest goes when there are too many."""
-        self.variants.setdefault(key, []).append(variant)
+        kept = self.variants.setdefault(key, [])
+        kept.append(variant)
         self.order.append(key)
+        if variant.watch.contents:
+            for old in [v for v in kept if v.watch.contents][:-_CONTENTS]:
+                self._forget(key, old)
+            comparing = [(k, v) for k, vs in self.variants.items() for v in vs if v.watch.contents and v is not variant]
+            while comparing and bytes_of(self._contents()) > _BYTES:
+                self._forget(*comparing.pop(0))
         if len(self.order) > _VARIANTS:
             oldest = self.order.popleft()
             left = self.variants.get(oldest, [])[1:]
@@ -302,6 +280,19 @@ class State:
             else:
                 self.variants.pop(oldest, None)
             self.dropped += 1
+
+    def _contents(self) -> list[Content]:
+        return [c for vs in self.variants.values() for v in vs for c in v.watch.contents]
+
+    def _forget(self, key: Any, variant: Variant) -> None:
+        """Drops a variant whose arrays have most likely changed for good, with their copies."""
+        self.variants[key].remove(variant)
+        self.order.remove(key)
+        if self.entries.pop(variant.func, None) is not None:
+            self.runs = tuple(e.run for e in self.entries.values())
+        for content in variant.watch.contents:
+            content.forget()
+        self.dropped += 1
 
     def trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], name: str | None = None) -> Variant:
         """Runs the function on traced values."""
@@ -325,7 +316,7 @@ class State:
             if _is_integer(x):
                 traced._leaf_index = i
             given.append(traced)
-            dynamic.append(_Leaf(i, t, traced._weak))
+            dynamic.append(Leaf(i, t, traced._weak))
         before = [x._value if isinstance(x, Traced) else None for x in given]
         args, kwargs = tree_unflatten(tree, given)
         asked = modes.state.asked
@@ -333,7 +324,7 @@ class State:
         written = [i for i, (x, v) in enumerate(zip(given, before)) if v is not None and x._value is not v and type(leaves[i]) is Tensor]
         trace.block.outputs += [trace.value_of(given[i]) for i in written]
         holders = [x for x in given if not isinstance(x, Traced)]
-        variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors)
+        variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors, self._contents())
         variant.written = written
         variant.asks = modes.state.asked != asked
         variant.seconds = time.perf_counter() - started
@@ -342,7 +333,7 @@ class State:
 
     def _run(self, trace: Trace, args: Any, kwargs: Any) -> tuple[TreeDef, list[Any]]:
         try:
-            with tracing(trace):
+            with tracing(trace), modes.noting() as trace.noted:
                 out = self.f(*args, **kwargs)
                 leaves, out_tree = tree_flatten(out)
                 constants: list[Any] = []
@@ -404,10 +395,10 @@ class State:
 
     def _verify(self, variant: Variant, leaves: Sequence[Any], result: Any) -> None:
         variant.verified += 1
-        arrays = [np.asarray(_array(leaves[leaf.index]), leaf.type.dtype.np) for leaf in variant.leaves]
-        arrays += [np.asarray(_array(sources.read(obj, source))) for obj, source in variant.hidden]
+        arrays = [np.asarray(array_of(leaves[leaf.index]), leaf.type.dtype.np) for leaf in variant.leaves]
+        arrays += [np.asarray(array_of(sources.read(obj, source))) for obj, source in variant.hidden]
         expected = interp.run(variant.func, *arrays)
-        got = [_array(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is _TRACED]
+        got = [array_of(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is _TRACED]
         for i, (a, b) in enumerate(zip(got, expected)):
             tolerance = 1e-4 if b.dtype == np.float32 else 1e-9
             if not np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
@@ -427,15 +418,14 @@ class State:
             variant.entered = True
             made = taped.enter(self, variant, leaves, tree, _TRACED) if len(self.entries) < _ENTRIES else None
             if made is not None:
-                self.entries[variant.func, modes.state.grad] = made
-                self.runs = tuple(e.run for e in self.entries.values())
+                self._enter(variant.func if variant.watch.contents else (variant.func, modes.state.grad), made, variant)
             return
         flat_in = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
         out = variant.out_tree
         flat_out = all(c is _TRACED for c in variant.out_constants) and variant.out_constants and (
             out.kind is None or (out.kind is tuple and len(out.children) > 1 and all(c.kind is None for c in out.children)))
         specs = self._fast_specs(variant, leaves) if fresh and flat_in and flat_out else None
-        if specs is None:
+        if specs is None or variant.watch.contents:
             self._add_entry(variant, leaves, tree)
             return
         if len(self.callable.instances()) < _VARIANTS:  # more would cost more to try than the way through Python
@@ -448,15 +438,22 @@ class State:
         statics = {i: leaves[i] for i in sorted({*range(len(leaves))} - {leaf.index for leaf in variant.leaves})}
         if specs is None or any(isinstance(x, np.ndarray) for x in statics.values()):
             return
-        key = (tree, tuple((i, static_key(x)) for i, x in statics.items()), variant.out_tree, tuple(id(c) for c in variant.out_constants))
+        key = variant.func if variant.watch.contents else (tree, tuple((i, static_key(x)) for i, x in statics.items()), variant.out_tree,
+                                                           tuple(id(c) for c in variant.out_constants))
         found = self.entries.get(key)
         if found is None:
             found = structured.entry(self.name, tree, statics, variant.out_tree, variant.out_constants, _TRACED)
             if found is None or len(self.entries) >= _ENTRIES:
                 return
-            self.entries[key] = found
+            self._enter(key, found, variant)
         if len(found.function.instances()) < _VARIANTS:
             found.function.add_instance(self._instance(variant, specs, len(variant.leaves)))
+
+    def _enter(self, key: Any, made: structured.Entry, variant: Variant) -> None:
+        """An entry for calls of one structure; one for this variant alone where it compares arrays first."""
+        if variant.watch.contents:
+            made.run = gated(made.run, variant.watch.contents, MISS)
+        self.entries[key] = made
         self.runs = tuple(e.run for e in self.entries.values())
 
     def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int) -> Any:
@@ -504,10 +501,6 @@ class State:
         return None if variant.watch.specs is None else specs + variant.watch.specs
 
 
-def _array(x: Any) -> Any:
-    return x._data if isinstance(x, Tensor) else x
-
-
 def _plain(out: Any) -> Any:
     return out[()] if out.ndim == 0 else out
 
@@ -518,13 +511,13 @@ def _write_out(result: Any, out: Any) -> Any:
     if shape != tree:
         raise AotgradValueError("out= does not have the structure of the result")
     for i, (a, b) in enumerate(zip(got, wanted)):
-        target, source = _array(b), _array(a)
+        target, source = array_of(b), array_of(a)
         if not isinstance(target, np.ndarray) or target.shape != np.shape(source) or target.dtype != source.dtype:
             raise AotgradValueError(f"out= leaf {i} must be an array of shape {np.shape(source)} and dtype {source.dtype}")
         if not target.flags.writeable:
             raise AotgradValueError(f"out= leaf {i} is read-only")
     for a, b in zip(got, wanted):
-        _array(b)[...] = _array(a)
+        array_of(b)[...] = array_of(a)
     return out
 
 
@@ -583,7 +576,8 @@ def _np_dtype(x: Any) -> DType:
     return found if found is not None and x.dtype != np.uint16 else DTYPES[native(np.asarray(x)).dtype]
 
 
-def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[_Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool) -> Variant:
+def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool,
+                others: Sequence[Content] = ()) -> Variant:
     from_trace = Func(_identifier(trace.name), dce_block(trace.block))
     func = substitute_func(from_trace, trace.replaced())
     func = stable(func)
@@ -592,42 +586,8 @@ def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[_Leaf],
     hidden = list(zip(objects, find_inputs(objects, found, f, holders)))
     guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]
     unequal = [(trace.canonical(a), trace.canonical(b)) for a, b in trace.unequal]
-    seen = watch(found, {id(obj) for obj in objects})
+    seen = watch(found, {id(obj) for obj in objects}, survey_contents(found, functions, trace.taken, trace.noted, others))
     return Variant(func, leaves, hidden, guards, unequal, out_tree, constants, tensors, watch=seen)
-
-
-def _fits(variant: Variant, leaves: Sequence[Any]) -> bool:
-    """Whether sizes and hidden inputs match."""
-    if not variant.watch.holds():
-        return False
-    arrays = [_array(leaves[leaf.index]) for leaf in variant.leaves]
-    for obj, source in variant.hidden:
-        try:
-            now = sources.read(obj, source)
-        except (LookupError, AttributeError, ValueError):  # the name is gone
-            return False
-        if isinstance(now, Tensor) != isinstance(obj, Tensor) or not isinstance(now, (Tensor, np.ndarray)):
-            return False
-        arrays.append(_array(now))
-    env: dict[str, int] = {}
-    pending = []
-    for x, t in zip(arrays, variant.func.arg_types):
-        if not isinstance(x, (np.ndarray, np.generic)):
-            if t.rank:
-                return False
-            continue
-        if x.ndim != t.rank or (x.dtype != t.dtype.np and x.dtype.newbyteorder("=") != t.dtype.np):
-            return False
-        for d, n in zip(t.shape, x.shape):
-            name = d.as_symbol() if isinstance(d, dims.Dim) else None
-            if name is not None and name not in env:
-                env[name] = n
-            else:
-                pending.append((d, n))
-    pending += [(a, dims.substitute(b, env)) for a, b, _ in variant.guards]
-    if any(dims.substitute(a, env) == dims.substitute(b, env) for a, b in variant.unequal):
-        return False
-    return all(dims.substitute(d, env) == n for d, n in pending)
 
 
 # ---- the public function --------------------------------------------------------------------------------------------------------------
@@ -741,7 +701,8 @@ def _guarded_run(state: State, variant: Variant, bound: Callable[[], Any]) -> Ca
         changed = next((source for source, now in held if sources.read(now, source) is not now), None)
         if changed is not None or not variant.watch.holds():
             what = next((str(p) for p in variant.watch.changed()), "a name that it reads")
-            raise AotgradRuntimeError(f"{state.name}: {what} was bound anew after prebind(); write into the array instead, or call prebind again")
+            raise AotgradRuntimeError(f"{state.name}: {what} was bound anew after prebind(), or its numbers, which the trace used as they were, have changed; "
+                                      "write into arrays that are inputs (f.explain(...) lists them), or call prebind again")
         bound()
 
     return run
@@ -771,7 +732,8 @@ def _explain(state: State, *args: Any, **kwargs: Any) -> str:
         lines.append(f"  {state.dropped} older variant(s) dropped: at most {_VARIANTS} are kept; pass values that change often as arrays or floats")
     lines += [f"  argument {i}: {t}" for i, t in enumerate(variant.func.arg_types)]
     lines += [f"  result {i}: {t}" for i, t in enumerate(variant.func.out_types)]
-    lines += [f"  re-read at every call: {type(obj).__name__} from {source}" for obj, source in variant.hidden]
+    lines += [f"  re-read at every call: {type(obj).__name__} from {sources.shown(source)}" for obj, source in variant.hidden]
+    lines += [f"  compared before every call, as its numbers were used while tracing: {type(c.array).__name__} from {c.path}" for c in variant.watch.contents]
     lines += [f"  kernel {k}" for k in (program.kernels() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("kernels", []))]
     lines.append(f"  traced and compiled in {variant.seconds:.3f} s")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
-__all__ = ["Path", "fast", "locate", "plain", "read"]
+__all__ = ["Path", "fast", "locate", "memory_of", "plain", "read", "shown"]
 
 
 @record(frozen=True)
@@ -31,8 +31,24 @@ class Path:
         return Path(self.root, (*self.steps, ("[", key)))
 
     def __str__(self) -> str:
-        root = self.root.key if isinstance(self.root, Global) else "a closure variable" if isinstance(self.root, Cell) else type(self.root.obj).__name__
-        return root + "".join(f".{k}" if how == "." else f"[{k!r}]" for how, k in self.steps)
+        return shown(self.root) + "".join(f".{k}" if how == "." else f"[{k!r}]" for how, k in self.steps)
+
+
+def shown(source: Any) -> str:
+    """A source as the user would write it."""
+    if isinstance(source, Attr):
+        return ".".join([shown(source.base), *source.path])
+    if isinstance(source, Fixed):
+        return "the object itself" if isinstance(source.obj, (np.ndarray, Tensor)) else type(source.obj).__name__
+    return source.key if isinstance(source, Global) else "a closure variable" if isinstance(source, Cell) else str(source)
+
+
+def memory_of(x: Any) -> Any:
+    """The object that owns the memory of an array or tensor: views of one array have the same."""
+    x = x._data if isinstance(x, Tensor) else x
+    while isinstance(x, np.ndarray) and x.base is not None:
+        x = x.base
+    return x
 
 
 def plain(path: Path) -> Any:

@@ -22,6 +22,8 @@ from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
+from .sources import memory_of
+
 __all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedSize", "TracedTensor", "current", "plain_size", "tracing", "unrecorded", "user_loc"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -33,7 +35,12 @@ _ours: dict[CodeType, bool] = {}
 
 def user_loc() -> Loc | None:
     """The innermost line outside this package: captured as (code, offset), resolved when somebody reads it."""
-    frame = sys._getframe(1)
+    place = _user_place()
+    return None if place is None else Loc(code=place[0], lasti=place[1])
+
+
+def _user_place() -> tuple[CodeType, int] | None:
+    frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         ours = _ours.get(code)
@@ -42,7 +49,7 @@ def user_loc() -> Loc | None:
                 _ours.clear()
             ours = _ours[code] = code.co_filename.startswith(_SKIP)
         if not ours:
-            return Loc(code=code, lasti=frame.f_lasti)
+            return code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
@@ -87,6 +94,8 @@ class Trace:
         self.unequal: list[tuple[DimLike, DimLike]] = parent.unequal if parent is not None else []
         self.lifted: dict[Value, tuple[Any, Value]] = {}
         self.captured: dict[int, tuple[Any, Value]] = {}
+        self.taken: dict[int, set[tuple[CodeType, int]]] = {}  # for each owner of memory, by id: where the program took an array for an operand
+        self.noted: list[Any] = []  # tensors whose numbers the program used
         self.hidden = hidden
         self.requires: set[Value] = set()  # arguments that gradients are wanted of, as ``requires_grad`` tells
         self.can_fix: bool = parent.can_fix if parent is not None else examples is not None
@@ -129,6 +138,9 @@ class Trace:
             return self.value_of(outer)
         if not self.hidden:
             return self.builder.constant(value=np.array(data))  # type: ignore[no-any-return]
+        place = _user_place()
+        if place is not None:
+            self.taken.setdefault(id(memory_of(obj)), set()).add(place)
         found = self.captured.get(id(obj))
         if found is None:
             shape = tuple(int(n) for n in data.shape)

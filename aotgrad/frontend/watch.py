@@ -6,9 +6,11 @@ A trace sees a number behind a name as a constant and an array as a hidden input
 
 from __future__ import annotations
 
+import array
 import enum
 import functools
 import inspect
+import itertools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,7 @@ from aotgrad_runtime.call import ArgSpec, Cell, Fixed, Global
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
+from .contents import Content
 from .sources import Path, locate, plain, read
 from .static import static_key
 from .trace import Traced
@@ -31,7 +34,8 @@ __all__ = ["Watch", "find_inputs", "survey", "watch"]
 _MISSING = object()
 _DEPTH, _BREADTH, _ITEMS, _SPECS = 5, 2000, 256, 64
 _FOREIGN = frozenset(("numpy", "aotgrad", "aotgrad_runtime", "builtins", "scipy", *sys.stdlib_module_names)) - {"__main__", "types", "functools", "collections"}
-_MUTABLE = (list, dict, set, deque, bytearray)
+_BUFFERS = (bytearray, memoryview, array.array)
+_MUTABLE = (list, dict, set, deque, *_BUFFERS)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
 
 
@@ -53,7 +57,7 @@ class _Survey:
         self.names, self.known = names, frozenset(names)
         self.found: list[tuple[Path, Any]] = []
         self.seen: set[int] = set()
-        self.functions: set[int] = set()
+        self.functions: dict[int, FunctionType] = {}
         self.work: deque[tuple[Path, Any]] = deque((Path(Fixed(h)), h) for h in holders)
         self.function(f)
         while self.work and len(self.found) < _BREADTH:
@@ -76,7 +80,7 @@ class _Survey:
             return
         if id(fn) in self.functions:
             return
-        self.functions.add(id(fn))
+        self.functions[id(fn)] = fn
         foreign = _foreign(getattr(fn, "__module__", None))
         for cell in fn.__closure__ or ():
             try:
@@ -87,6 +91,9 @@ class _Survey:
                 self.work.append((Path(Cell(cell)), value))
         if foreign:
             return
+        for value in [*(getattr(fn, "__defaults__", None) or ()), *(getattr(fn, "__kwdefaults__", None) or {}).values()]:
+            if not isinstance(value, _PLAIN):  # what is plain stays while the function does
+                self.work.append((Path(Fixed(value)), value))
         names = set(_names(code))
         self.names |= names
         self.work.extend((Path(Global(fn.__globals__, n)), fn.__globals__[n]) for n in sorted(names) if n in fn.__globals__)
@@ -131,15 +138,15 @@ class _Survey:
                 continue
 
 
-def survey(f: Callable[..., Any], holders: Sequence[Any] = ()) -> list[tuple[Path, Any]]:
-    """Places the code of ``f`` can read by name, and what they hold: until no new names turn up."""
+def survey(f: Callable[..., Any], holders: Sequence[Any] = ()) -> tuple[list[tuple[Path, Any]], list[FunctionType]]:
+    """Places the code of ``f`` can read by name, and what they hold, until no new names turn up; and the functions met on the way."""
     names: set[str] = set()
     for _ in range(6):
         before = len(names)
         walk = _Survey(f, holders, names)
         if len(names) == before:
             break
-    return walk.found
+    return walk.found, list(walk.functions.values())
 
 
 def find_inputs(objects: Sequence[Any], found: Sequence[tuple[Path, Any]], f: Callable[..., Any], holders: Sequence[Any]) -> list[Any]:
@@ -169,13 +176,15 @@ def _print(value: Any) -> Any:
     if isinstance(value, Tensor):
         return (type(value), value.shape, value.dtype, getattr(value, "requires_grad", False))
     if isinstance(value, (list, tuple, deque)):
-        return (type(value), len(value))
+        beyond = itertools.islice(value, _ITEMS, None)  # the others are places of their own
+        return (type(value), len(value), tuple([static_key(v) if isinstance(v, _PLAIN) else id(v) for v in beyond]))
     if isinstance(value, (set, frozenset)):
         return (type(value), frozenset(map(static_key, value)))
-    if isinstance(value, bytearray):
+    if isinstance(value, _BUFFERS):
         return (type(value), bytes(value))
     if isinstance(value, dict):
-        return (type(value), tuple(static_key(k) for k in value))
+        beyond = itertools.islice(value.values(), _ITEMS, None)
+        return (type(value), tuple(static_key(k) for k in value), tuple([static_key(v) if isinstance(v, _PLAIN) else id(v) for v in beyond]))
     if isinstance(value, (FunctionType, type, enum.Enum, np.dtype)) or callable(value) or not hasattr(value, "__dict__"):
         return static_key(value) if isinstance(value, np.dtype) else ("is", id(value))
     return type(value)
@@ -192,36 +201,41 @@ def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
     now = _read(path)
     if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE)) and _print(now) != seen:
         return False
-    return now is obj or not isinstance(now, np.ndarray) or np.array_equal(now, obj)  # the numbers of an array that is no input were used as they were
+    return now is obj or not isinstance(now, (np.ndarray, Tensor))  # views of an array may be inputs
 
 
 @record
 class Watch:
-    """``places``: what was seen of names; ``shared``: groups of places that held one object; ``inputs``: places of arrays that are read at every call."""
+    """``places``: what was seen of names; ``shared``: groups of places that held one object; ``inputs``: places of arrays that are read at every call; ``contents``:
+    arrays whose numbers were used."""
 
     places: list[tuple[Path, Any, Any]] = field(default_factory=list)  # (place, what was seen of it, the object)
     shared: list[list[Path]] = field(default_factory=list)
     inputs: list[Path] = field(default_factory=list)
     arrays: list[Any] = field(default_factory=list)  # what ``inputs`` held
+    contents: list[Content] = field(default_factory=list)
     specs: list[ArgSpec] | None = field(default_factory=list)  # for the trampoline, which compares identities; None where it cannot see a change
 
     def holds(self) -> bool:
         """Whether everything still is as the trace saw it."""
-        return all(_unchanged(*place) for place in self.places) and all(all(_read(p) is first for p in group[1:]) for group in self.shared for first in [_read(group[0])])
+        if not all(_unchanged(*place) for place in self.places) or not all(c.same() for c in self.contents):
+            return False
+        return all(all(_read(p) is first for p in group[1:]) for group in self.shared for first in [_read(group[0])])
 
     def changed(self) -> Iterator[Path]:
         """Names that hold something else than at the trace, arrays that are inputs included."""
         yield from (place[0] for place in self.places if not _unchanged(*place))
         yield from (path for path, obj in zip(self.inputs, self.arrays) if _read(path) is not obj)
+        yield from (c.path for c in self.contents if not c.same())
 
     def missing(self) -> str | None:
         """A watched name that is gone."""
         return next((str(path) for path in [*self.inputs, *[p for p, _, _ in self.places]] if _read(path) is _MISSING), None)
 
 
-def watch(found: Sequence[tuple[Path, Any]], captured: set[int]) -> Watch:
-    """What to look at before each call. ``captured``: ids of the arrays that are inputs."""
-    out = Watch()
+def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Sequence[Content]) -> Watch:
+    """What to look at before each call. ``captured``: ids of the arrays that are inputs; ``contents``: arrays that are compared."""
+    out, compared = Watch(contents=list(contents)), {id(c.path) for c in contents}
     groups: dict[int, list[tuple[Path, Any]]] = {}
     specs: list[ArgSpec] = []
     fast = True
@@ -236,7 +250,9 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int]) -> Watch:
             out.arrays.append(value)
             continue
         if not path.steps and isinstance(path.root, Fixed):
-            continue  # an argument or the object a method is bound to: it stays
+            continue  # an argument, a default or the object a method is bound to: it stays
+        if id(path) in compared:
+            continue
         out.places.append((path, _print(value), value))
         source = plain(path)
         if source is None or isinstance(value, _MUTABLE):

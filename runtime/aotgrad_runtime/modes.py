@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from . import forks
 
 __all__ = [
-    "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "restricted_address", "set_grad_enabled", "state",
+    "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "note", "noting", "restricted_address", "set_grad_enabled", "state",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,10 +22,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 class _Flags:
     """How many threads are in another mode than the default. Read before the thread's own state: while 0, every thread has the default."""
 
-    __slots__ = ("byte", "inference", "lock", "restricted")
+    __slots__ = ("byte", "inference", "lock", "noting", "restricted")
 
     def __init__(self) -> None:
         self.restricted = self.inference = 0
+        self.noting = 0  # in how many threads tensors whose numbers are read are noted, see ``noting``
         self.byte = bytearray(1)  # 1 while restricted > 0; machine code reads it in one load
         self.lock = forks.safe(threading.RLock())  # re-entrant: the collector may drop a token while another is being made
 
@@ -61,6 +62,7 @@ class _State(threading.local):
     grad: bool = True
     inference: bool = False
     token: _Token | None = None
+    noted: list[Any] | None = None
     asked: int = 0  # how often the program asked for the mode: a trace that did so is for this mode alone
 
 
@@ -73,6 +75,28 @@ def set_mode(grad: bool, inference: bool) -> None:
         return
     state.token = None if grad and not inference else _Token(inference)
     state.grad, state.inference = grad, inference
+
+
+class noting:
+    """``with noting() as tensors``: those whose numbers this thread turns into Python's or NumPy's meanwhile are added to the list."""
+
+    def __enter__(self) -> list[Any]:
+        self.before, made = state.noted, list[Any]()
+        state.noted = made
+        with flags.lock:
+            flags.noting += 1
+        return made
+
+    def __exit__(self, *exc: object) -> None:
+        state.noted = self.before
+        with flags.lock:
+            flags.noting -= 1
+
+
+def note(tensor: Any) -> None:
+    """The numbers of a tensor leave the library."""
+    if state.noted is not None:
+        state.noted.append(tensor)
 
 
 def is_grad_enabled() -> bool:

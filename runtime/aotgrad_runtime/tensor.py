@@ -384,17 +384,23 @@ class Tensor(Value, TensorMethods):
 
     # To NumPy, Python and others ----------------------------------------------------------------------------------------------------------------------
 
+    def _read(self) -> Array:
+        """The array, for somebody outside: a trace then knows that its numbers were used."""
+        if modes.flags.noting:
+            modes.note(self)
+        return self._data
+
     def _plain(self, what: str) -> Array:
         """The array, where nothing is lost by taking it off the tape."""
         if self._requires_grad:
             raise AotgradRuntimeError(f"Can't call {what} on Tensor that requires grad. Use tensor.detach().numpy() instead.")
-        return self._data
+        return self._read()
 
     def numpy(self, *, force: bool = False) -> Array:
         """The ndarray itself, sharing memory. A tensor that requires grad must be detached first, or ``force=True`` does it."""
         if self._dtype is dtypes.bfloat16:
             raise AotgradTypeError("NumPy has no bfloat16; convert to float32 first")
-        return self._data if force else self._plain("numpy()")
+        return self._read() if force else self._plain("numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         data = decode(self._plain("numpy()"))
@@ -410,21 +416,21 @@ class Tensor(Value, TensorMethods):
         if self._dtype is dtypes.bfloat16:
             raise _DLPackError("bfloat16 tensors cannot be exported; convert to float32 first")
         given = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return self._data.__dlpack__(stream=stream, **{k: v for k, v in given.items() if v is not None})
+        return self._read().__dlpack__(stream=stream, **{k: v for k, v in given.items() if v is not None})
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU
 
     def item(self) -> Any:
         """The only element, as a Python number."""
-        data = self._data
+        data = self._read()
         if data.size != 1:
             raise AotgradRuntimeError(f"a Tensor with {data.size} elements cannot be converted to Scalar")
         return decode(data).item()
 
     def tolist(self) -> Any:
         """Nested lists of Python numbers; a number for a 0-d tensor."""
-        return decode(self._data).tolist()
+        return decode(self._read()).tolist()
 
     def _as_number(self, kind: str) -> Any:
         if self._data.size != 1:
@@ -432,7 +438,7 @@ class Tensor(Value, TensorMethods):
         if self._requires_grad:
             warnings.warn(f"Converting a tensor with requires_grad=True to a Python {kind} may lead to unexpected behavior: the number is not on the tape.\n"
                           "Consider using tensor.detach() first.", stacklevel=3)
-        value = decode(self._data).item()
+        value = decode(self._read()).item()
         if isinstance(value, complex) and kind != "complex":
             if value.imag != 0:
                 raise AotgradRuntimeError(f"a complex tensor cannot become a Python {kind}: its imaginary part is {value.imag}; take .real first")
@@ -451,13 +457,13 @@ class Tensor(Value, TensorMethods):
     def __index__(self) -> int:
         if self._data.size != 1 or self._dtype.kind not in "iub" or self._dtype is dtypes.bfloat16:
             raise AotgradTypeError("only integer tensors of a single element can be converted to an index")
-        return int(self._data.item())
+        return int(self._read().item())
 
     def __bool__(self) -> bool:
         if self._data.size != 1:
             which = "no values" if not self._data.size else "more than one value"
             raise AotgradRuntimeError(f"Boolean value of Tensor with {which} is ambiguous")
-        return bool(decode(self._data).item())
+        return bool(decode(self._read()).item())
 
     def __len__(self) -> int:
         shape = self.shape

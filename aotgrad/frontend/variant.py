@@ -1,0 +1,90 @@
+"""One trace of a compiled function, and when it serves a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Func, TensorType, dims
+from aotgrad_runtime.records import record
+from aotgrad_runtime.tensor import Tensor
+
+from . import sources
+from .pytree import TreeDef
+from .watch import Watch
+
+__all__ = ["Leaf", "Variant", "array_of", "fits"]
+
+
+@record
+class Leaf:
+    """A dynamic leaf: where it is, its type, and the class of its traced value."""
+
+    index: int
+    type: TensorType
+    weak: bool
+
+
+@record
+class Variant:
+    """One trace of the function: its program, and how to call it."""
+
+    func: Func
+    leaves: list[Leaf]
+    hidden: list[tuple[Any, Any]]  # (object seen at trace, source to re-read it from)
+    guards: list[tuple[Any, Any, Any]]
+    unequal: list[tuple[Any, Any]]
+    out_tree: TreeDef
+    out_constants: list[Any]  # per result leaf: _TRACED or a constant
+    tensors: bool
+    program: Any = None
+    verified: int = 0
+    records: bool = False  # traced without recording, but with a part that records (``enable_grad``)
+    asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
+    entered: bool = False  # an entry was tried for it, see ``State._add_entry``
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    watch: Watch = field(default_factory=Watch)  # what the trace saw of names
+    written: list[int] = field(default_factory=list)  # leaves that get new numbers: the last outputs
+
+
+def fits(variant: Variant, leaves: Sequence[Any]) -> bool:
+    """Whether sizes and hidden inputs match."""
+    if not variant.watch.holds():
+        return False
+    arrays = [array_of(leaves[leaf.index]) for leaf in variant.leaves]
+    for obj, source in variant.hidden:
+        try:
+            now = sources.read(obj, source)
+        except (LookupError, AttributeError, ValueError):  # the name is gone
+            return False
+        if isinstance(now, Tensor) != isinstance(obj, Tensor) or not isinstance(now, (Tensor, np.ndarray)):
+            return False
+        arrays.append(array_of(now))
+    env: dict[str, int] = {}
+    pending = []
+    for x, t in zip(arrays, variant.func.arg_types):
+        if not isinstance(x, (np.ndarray, np.generic)):
+            if t.rank:
+                return False
+            continue
+        if x.ndim != t.rank or (x.dtype != t.dtype.np and x.dtype.newbyteorder("=") != t.dtype.np):
+            return False
+        for d, n in zip(t.shape, x.shape):
+            name = d.as_symbol() if isinstance(d, dims.Dim) else None
+            if name is not None and name not in env:
+                env[name] = n
+            else:
+                pending.append((d, n))
+    pending += [(a, dims.substitute(b, env)) for a, b, _ in variant.guards]
+    if any(dims.substitute(a, env) == dims.substitute(b, env) for a, b in variant.unequal):
+        return False
+    return all(dims.substitute(d, env) == n for d, n in pending)
+
+
+def array_of(x: Any) -> Any:
+    """The NumPy array of a leaf."""
+    return x._data if isinstance(x, Tensor) else x
