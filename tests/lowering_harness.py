@@ -14,6 +14,7 @@ from aotgrad.codegen.lower import lower
 from aotgrad.codegen.target import Target
 from aotgrad.ir import dims
 from aotgrad.ir.core import Func
+from aotgrad_runtime import pool
 from aotgrad_runtime.loader import load_bytes
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -57,10 +58,12 @@ def from_layout(flat: Any, shape: Any, order: Any) -> Any:
 class Program:
     """A compiled function, called with NumPy arrays."""
 
+    threads = 1
+
     def __init__(self, func: Func, target: Target | None = None) -> None:
         self.func = func
         machine = target or Target.native()
-        lowered = lower(func, func.name, machine)
+        lowered = lower(func, func.name, machine, threads=self.threads)
         for f in lowered.funcs:
             verify(f, lowered.funcs)
         self.compiled: Compiled = compile_lowered(lowered, machine)
@@ -109,7 +112,7 @@ class Program:
         work = buffer(room, 64)
         ctypes.memset(work, 0xFF, room)  # every float is a NaN, every integer -1: what is read before it was written is seen
         table = (ctypes.c_void_p * (len(ptrs) + 1))(*ptrs)
-        call = AgCall(ctypes.addressof(table), size_values.ctypes.data, work, None)
+        call = AgCall(ctypes.addressof(table), size_values.ctypes.data, work, pool.context() if self.threads > 1 else None)
         code = self.entry(ctypes.byref(call))
         self.info = list(call.info)
         assert code == status, f"status {code}, info {self.info}"

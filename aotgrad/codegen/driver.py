@@ -58,6 +58,8 @@ def compile_lowered(lowered: Lowered, target: Target) -> Compiled:
         "workspace": entry.workspace if isinstance(entry.workspace, int) else dims.to_text(entry.workspace), "target": target.key,
         "kernels": lowered.module.report, "locations": lowered.module.locations,
     }
+    if lowered.module.threads > 1:
+        meta["threads"] = lowered.module.threads
     if lowered.module.regions is not None:
         meta["regions"] = lowered.module.regions
     return Compiled(so, meta)
@@ -76,7 +78,7 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
 
 
 def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:
-    low = lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks))
+    low = lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks), threads=opts.threads)
     if opts.guards:
         low = replace(low, entry=replace(low.entry, guards=tuple((a, b, -1) for a, b in opts.guards)))
     return low

@@ -379,6 +379,30 @@ class KernelBuilder:
         loop.results = list(self.op("scf.for", [*bounds, *init], [v.type for v in init], attrs, (body,)).results)
 
     @contextmanager
+    def parallel(self, rounds: Index, grain: Index, threads: int, most: Index | None = None) -> Iterator[tuple[Index, Index]]:
+        """Cuts ``rounds`` that need nothing of each other into chunks of at least ``grain`` for up to ``threads`` threads; gives the (first, end) of a chunk.
+
+        ``most``: chunks at most. Nothing may leave the block but by memory. Few rounds, and one thread, are one chunk, written straight where that is known.
+        """
+        chunks = self.max(self.min(self.div(rounds, grain), 4 * threads if most is None else most), 1) if threads > 1 else 1
+        if isinstance(chunks, int) and chunks == 1:
+            yield 0, rounds
+            return
+        each = self.max(self.div(self.add(rounds, self.sub(chunks, 1)), chunks), 1)
+        loop = Loop()
+        body = Block([INDEX])
+        bounds = [self.index(0), self.index(self.div(self.add(rounds, self.sub(each, 1)), each)), self.index(1)]
+        loop.iv = body.args[0]
+        with self._scope(body, True, loop):
+            first = self.mul(loop.iv, each)
+            yield first, self.min(rounds, self.add(first, each))
+        self.op("scf.for", bounds, (), {"ag.parallel": threads}, (body,))
+
+    def thread(self) -> Value:
+        """In a chunk: which thread runs it, from 0; never the same for two at once. 0 elsewhere."""
+        return self.call("ag_thread", (), (INDEX,))[0]
+
+    @contextmanager
     def _single(self, loop: Loop, low: Index, init: Sequence[Value], runs: bool) -> Iterator[None]:
         loop.iv, loop.args = low, list(init)
         if runs:

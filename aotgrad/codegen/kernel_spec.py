@@ -1,8 +1,9 @@
 """The kernel level's definition, as code: for every op, what it takes and gives. ``verify`` checks a function against it.
 
 The meaning of the ops is MLIR's (dialects func, scf, arith, math, memref, vector); what is left undefined there is not used: shifts by the width, division
-by zero and conversions out of range are guarded by ``ScalarBuilder``. Three attributes are ours, and MLIR ignores them: ``ag.poll`` on ``scf.for`` (ask for an
-interrupt every so many rounds), ``ag.status`` (leave with the callee's status) and ``ag.workspace`` (the call has scratch memory) on ``func.call``.
+by zero and conversions out of range are guarded by ``ScalarBuilder``. Four attributes are ours, and MLIR ignores them: ``ag.poll`` on ``scf.for`` (ask for an
+interrupt every so many rounds), ``ag.parallel`` on ``scf.for`` (rounds may run at the same time, on so many threads), ``ag.status``
+(leave with the callee's status) and ``ag.workspace`` (the call has scratch memory) on ``func.call``.
 """
 
 from __future__ import annotations
@@ -223,8 +224,10 @@ def _for(op: Op, ins: Types, outs: Types) -> str | None:
     carried = list(ins[3:])
     if _types(op.regions[0].args) != ["index", *carried] or _types(op.regions[0].outputs) != carried or list(outs) != carried:
         return f"carries {carried}, but the body takes {_types(op.regions[0].args)} and gives {_types(op.regions[0].outputs)}"
-    poll = op.attrs.get("ag.poll", 1)
-    return None if isinstance(poll, int) and poll > 0 else "needs a positive ag.poll"
+    for name in ("ag.poll", "ag.parallel"):
+        if not isinstance(op.attrs.get(name, 1), int) or op.attrs.get(name, 1) < 1:
+            return f"needs a positive {name}"
+    return f"carries {carried}, which no parallel loop can" if carried and "ag.parallel" in op.attrs else None
 
 
 def _if(op: Op, ins: Types, outs: Types) -> str | None:
@@ -245,7 +248,7 @@ def _while(op: Op, ins: Types, outs: Types) -> str | None:
     return None
 
 
-_CALLS: Final = re.compile(r"ag_check|ag_hook|ag_gemm_(f64|f32)(\..+)?|ag_\w+_(f64|f32)_\d+")
+_CALLS: Final = re.compile(r"ag_check|ag_hook|ag_thread|ag_gemm_(f64|f32)(\..+)?|ag_\w+_(f64|f32)_\d+")
 _EXITS: Final = {"ag_check": ["i1", "i32", "i64", "index", "index"], "ag_hook": ["i64", "i64"]}
 
 
@@ -253,6 +256,8 @@ def _call(op: Op, ins: Types, outs: Types) -> str | None:
     callee = op.attrs.get("callee")
     if not isinstance(callee, str):
         return "needs a callee"
+    if callee == "ag_thread":
+        return None if not ins and list(outs) == ["index"] else "of ag_thread takes nothing and gives an index"
     want = _EXITS.get(callee)
     return f"of {callee} takes {want}, not {list(ins)}" if want is not None and (list(ins) != want or outs) else None
 

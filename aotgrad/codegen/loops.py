@@ -22,6 +22,7 @@ from .guards import both, edges, guarded, inside
 from .kernel import Index, as_ktype, constant_of, register
 from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat, unflat_all
 from .phases import Phases
+from .sharing import private_rows, shared
 
 __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 
@@ -51,12 +52,15 @@ class NestEmitter:
         self.scratch: dict[Value, Access] = {}
         self.lane_rows: dict[Store, dict[int, DimLike]] = {}  # row buffers that hold a row per lane, and their strides
         self.row_size: DimLike = 1
+        self.row_lanes = 1
+        self.whole = False  # was built: may run on several threads
         self.free: int | None = None  # the dim of the innermost loop while guards that it moves hold
 
     # ---- building -----------------------------------------------------------------------------------------------------------------
 
     def build(self) -> None:
         """Phases, graphs, loops."""
+        self.whole = True
         cx, nest = self.cx, self.nest
         graph = Graph(nest, cx.plan, cx.buffers, cx.regs)
         graph.outer_dims = frozenset(self.outer)
@@ -149,9 +153,9 @@ class NestEmitter:
                 self._place_reduction(red, ph)
         self.across = self._lanes_across(every)
         self._turn()
-        lanes = self._width() if self.across else 1
+        lanes = self.row_lanes = self._width() if self.across else 1
         for a in self.scratch.values():
-            made = self.cx.work.take(a.store.dtype, self.row_size * lanes)
+            made = self.cx.work.take(a.store.dtype, self.row_size * lanes * private_rows(self))
             a.store.mem, a.store.block = made.mem, made.block
         if self.across and self.scratch:
             self._interleave(lanes)
@@ -299,7 +303,7 @@ class NestEmitter:
         if self.across and level + 1 == len(self.outer_loops):
             self._outer_lanes(loop)
             return
-        with self.kb.for_(loop.low, self._high(loop), poll=0 if level else _POLL) as lp:
+        with shared(self, loop, loop.low, self._high(loop)) as (low, high), self.kb.for_(low, high, poll=0 if level else _POLL) as lp:
             self.ivs.append((loop, lp.iv))
             if level + 1 < len(self.outer_loops):
                 for ph in self.phases:
@@ -312,7 +316,7 @@ class NestEmitter:
         kb, lanes, high = self.kb, self._width(), self._high(loop)
         rest = kb.rem(high, lanes)
         end = kb.sub(high, rest)
-        with kb.for_(0, end, lanes, poll=0 if len(self.outer_loops) > 1 else _POLL) as lp:
+        with shared(self, loop, 0, end, lanes) as (a, b), kb.for_(a, b, lanes, poll=0 if len(self.outer_loops) > 1 else _POLL) as lp:
             self._lanes_here(loop, lp.iv, lanes, None)
         if isinstance(rest, int) and rest == 0:
             return
@@ -379,7 +383,7 @@ class NestEmitter:
     def _around(self, ph: Phase, li: int, low: Index, high: Index, full: dict[int, list[Value]]) -> dict[int, list[Value] | None]:
         """Loop ``li`` with what is inside it."""
         loop = ph.loops[li]
-        with self.kb.for_(low, high, init=flat(full), poll=0 if li or self.outer_loops else _POLL) as lp:
+        with shared(self, loop, low, high) as (a, b), self.kb.for_(a, b, init=flat(full), poll=0 if li or self.outer_loops else _POLL) as lp:
             self.ivs.append((loop, lp.iv))
             inner = self._inner(ph, li + 1, unflat(full, lp.args))
             self.kb.yield_(*flat({i: inner[i] for i in full}))
@@ -482,6 +486,13 @@ class NestEmitter:
     def _rounds(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
                 strips: bool = False) -> dict[int, list[Value]]:
         """The innermost loop. In ``strips`` it asks from time to time whether to stop; short ones never do."""
+        if strips and not accs:
+            with shared(self, self.phases[0].loops[0], low, high, step) as (low, high):
+                return self._in_strips(low, high, step, accs, body, True)
+        return self._in_strips(low, high, step, accs, body, strips)
+
+    def _in_strips(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
+                   strips: bool) -> dict[int, list[Value]]:
         kb = self.kb
         far = not (isinstance(low, int) and isinstance(high, int) and high - low <= _STRIP)
         with kb.for_(low, high, _STRIP if strips and far else step, init=flat(accs), poll=2 if strips and far else 0) as lp:

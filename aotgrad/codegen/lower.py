@@ -41,6 +41,7 @@ class Module:
     report: list[dict[str, Any]] = field(default_factory=list)
     checks: bool = True
     symbols: int = 0
+    threads: int = 1  # how many may share the loops of a nest
     regions: list[dict[str, Any]] | None = None  # of a build for profiling: the kernels that report their borders
 
     def location(self, loc: Any) -> int:
@@ -65,8 +66,9 @@ class Lowered:
     module: Module
 
 
-def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: bool = False, hooks: bool = False) -> Lowered:
+def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: bool = False, hooks: bool = False, threads: int = 1) -> Lowered:
     """Lowers ``func`` (primitive ops only) to kernel level. ``hooks``: each kernel of the function's own block reports its borders to ctx's hook.
+    ``threads``: of the pool in ctx, so many may share a kernel.
 
     Raises ``AotgradNotImplementedError`` for an op or layout without a kernel-level form.
     """
@@ -79,7 +81,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: 
     missing = [s for t in func.out_types for d in t.shape for s in dims.symbols_of(d) if s not in symbols]
     if missing:
         raise AotgradTypeError(f"size {missing[0]} of an output of {name} appears in no argument")
-    module = Module(name, target, checks=checks, regions=[] if hooks else None)
+    module = Module(name, target, checks=checks, regions=[] if hooks else None, threads=threads)
     work = Workspace(k.kb, k.workspace)
     ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
     outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]

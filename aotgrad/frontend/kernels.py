@@ -16,7 +16,7 @@ from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, TensorType, opdef, walk
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.hashing import structural_hash
-from aotgrad_runtime import call, forks
+from aotgrad_runtime import call, forks, pool
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
 from aotgrad_runtime.errors import AotgradValueError
@@ -132,9 +132,10 @@ class Kernel:
         needs_shapes = any(d is None for o in outs for d in o.dims)
         extra = sum(isinstance(d, Sym) and d.index >= len(symbols) for a in args for d in a.dims)
         long = any(k.get("kind") == "scan" for k in self.meta.get("kernels", ()))  # little data, but any number of rounds: Ctrl-C must get through
+        shared = pool.context() if self.meta.get("threads", 1) > 1 else 0
         return Instance(
             self.library.address(self.name), args, outs, len(symbols) + extra, self.library.address(f"{self.name}_shapes") if needs_shapes else 0,
-            self.library.address(f"{self.name}_workspace"), on_error=on_error, poll=long, keepalive=self.library, npos=npos)
+            self.library.address(f"{self.name}_workspace"), ctx=shared, on_error=on_error, poll=long, keepalive=self.library, npos=npos)
 
     def failed(self, code: int, info: tuple[int, int, int, int]) -> Any:
         """What an error code means where the caller does not say it better."""

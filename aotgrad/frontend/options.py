@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.codegen.options import Options as Codegen
+from aotgrad_runtime import pool
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 
@@ -37,6 +38,10 @@ class Options:
             raise AotgradValueError(f"verify={self.verify!r}: give the number of calls to compare with the interpreter, 0 or more")
         if self.threads != "auto" and (type(self.threads) is not int or self.threads < 1):
             raise AotgradValueError(f"threads={self.threads!r}: give a number of threads, 1 or more, or 'auto'")
+        if self.threads not in (1, "auto") and (why := pool.unusable()) is not None:
+            raise AotgradNotImplementedError(f"threads={self.threads!r}: {why}; leave threads out, or write threads='auto'")
+        if self.threads != "auto" and int(self.threads) > pool.MOST:
+            raise AotgradValueError(f"threads={self.threads!r}: at most {pool.MOST} threads can share a function")
         if self.layout != "auto":
             raise AotgradValueError(f"layout={self.layout!r}: 'auto' is the only layout: arguments keep theirs, results follow them")
         if self.memory_budget is not None and (type(self.memory_budget) is not int or self.memory_budget <= 0):
@@ -45,10 +50,13 @@ class Options:
             if not isinstance(value, tuple) or not all(type(v) is str or (type(v) is int and key == "static") for v in value):
                 raise AotgradTypeError(f"{key}={value!r}: give names of parameters{' or their positions' if key == 'static' else ''}")
         asked = [k for k in ("fast_math", "flush_subnormals", "donate", "memory_budget") if getattr(self, k)]
-        asked += ["threads"] if self.threads not in (1, "auto") else []
         if asked:
             raise AotgradNotImplementedError(f"{asked[0]}={getattr(self, asked[0])!r} is not implemented; leave it out")
 
+    def count(self) -> int:
+        """The number of threads."""
+        return pool.cores() if self.threads == "auto" and pool.unusable() is None else 1 if self.threads == "auto" else int(self.threads)
+
     def codegen(self) -> Codegen:
         """What the compiler needs to know; part of the cache key."""
-        return Codegen(checks=self.checks)
+        return Codegen(checks=self.checks, threads=self.count())

@@ -91,7 +91,7 @@ def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target
     simd = vmath.module_text(state.vfuncs.values()) if state.vfuncs else ""
     known = set(simd.splitlines()) if simd else set()
     declares = [line for line in state.declares if line not in known]
-    return "\n".join([f'target triple = "{target.triple}"', *declares, simd, *bodies, *state.thunks.values(), memory, *extra, attributes, ""])
+    return "\n".join([f'target triple = "{target.triple}"', *declares, simd, *bodies, *state.jobs, *state.thunks.values(), memory, *extra, attributes, ""])
 
 
 def gemm_dtypes(funcs: Sequence[Func]) -> frozenset[str]:

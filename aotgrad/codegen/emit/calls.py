@@ -55,6 +55,8 @@ def call_op(e: FunctionEmitter, op: Op) -> None:
         _check(e, op)
     elif callee == "ag_hook":
         _hook(e, op)
+    elif callee == "ag_thread":
+        e.names[op.results[0]] = e.thread or "0"
     elif m := _GEMM.fullmatch(callee):
         _gemm(e, op, m[1], m[2])
     elif m := _SIMD.fullmatch(callee):

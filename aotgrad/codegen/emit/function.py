@@ -39,6 +39,7 @@ class ModuleState:
         self.declares: dict[str, None] = {}
         self.vfuncs: dict[str, Any] = {}
         self.thunks: dict[str, str] = {}
+        self.jobs: list[str] = []  # definitions that parallel loops need
 
     def declare(self, line: str) -> None:
         """Adds ``declare ...`` once."""
@@ -57,6 +58,9 @@ class FunctionEmitter:
         self.count = 0
         self.uses_poll = self.uses_ctx = False
         self.depth = 0  # loops around
+        self.title = ""
+        self.thread = ""  # in a chunk of a parallel loop: the number of the thread
+        self.apart: set[Value] = set()  # buffers that nothing else here points into
         self.inlined = [INLINE_OUTSIDE, INLINE_IN_LOOPS]
 
     # ---- small helpers ----------------------------------------------------------------------------------------------------------
@@ -243,6 +247,9 @@ class FunctionEmitter:
     def define(self, func: Func) -> str:
         """The definition of a kernel function: its arguments, then ``ptr %call``."""
         params = []
+        self.title = func.name
+        if "outputs" in func.attrs:
+            self.apart = {a for a in func.args if as_ktype(a.type).mem and a is not func.args[-1]}
         for i, a in enumerate(func.args):
             self.names[a] = f"%a{i}"
             noalias = " noalias" if as_ktype(a.type).mem and "outputs" in func.attrs else ""

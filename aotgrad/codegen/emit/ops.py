@@ -11,6 +11,7 @@ from ..kernel_spec import MATH_OPS
 from ..kernel_types import as_ktype, register
 from .calls import call_op, math_op
 from .function import FunctionEmitter
+from .jobs import for_op
 from .text import align, const_text, elem_type, llvm_type, suffix
 
 __all__ = ["BINARY", "CASTS", "INTRINSIC_BINARY", "TABLE"]
@@ -241,7 +242,7 @@ TABLE: dict[str, Emit] = {
     "vector.gather": _gather, "vector.scatter": _scatter, "vector.broadcast": _broadcast,
     "vector.create_mask": _create_mask, "vector.step": _step, "vector.reduction": _reduction, "vector.extract": _extract,
     "vector.insert": _insert, "vector.shuffle": _shuffle,
-    "scf.for": FunctionEmitter.for_loop, "scf.if": FunctionEmitter.if_op, "scf.while": FunctionEmitter.while_op,
+    "scf.for": for_op, "scf.if": FunctionEmitter.if_op, "scf.while": FunctionEmitter.while_op,
     "func.call": call_op, "math.absi": math_op,
 }
 TABLE.update({f"math.{name}": math_op for name in MATH_OPS})
