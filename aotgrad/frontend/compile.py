@@ -170,6 +170,7 @@ class State:
         self.asks = False
         self.disabled = _disabled()
         self.runs: tuple[Callable[[tuple[Any, ...], dict[str, Any]], Any], ...] = ()  # those of the entries
+        self.fast: list[tuple[Any, Program, structured.Entry | None]] = []  # instances, their programs, and the entries they stand behind
 
     def _static_names(self) -> set[Any]:
         given = self.options.static
@@ -197,6 +198,8 @@ class State:
                 result = run(args, kwargs)
                 if result is not MISS:
                     return result
+        if self.fast and profiling.watch.on and (result := profiling.fast(self, args, kwargs)) is not MISS:
+            return result
         return self._slow(args, kwargs)
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -288,8 +291,9 @@ class State:
         """Drops a variant whose arrays have most likely changed for good, with their copies."""
         self.variants[key].remove(variant)
         self.order.remove(key)
-        if self.entries.pop(variant.func, None) is not None:
+        if (entry := self.entries.pop(variant.func, None)) is not None:
             self.runs = tuple(e.run for e in self.entries.values())
+            self.fast = [f for f in self.fast if f[2] is not entry]
         for content in variant.watch.contents:
             content.forget()
         self.dropped += 1
@@ -429,7 +433,7 @@ class State:
             self._add_entry(variant, leaves, tree)
             return
         if len(self.callable.instances()) < _VARIANTS:  # more would cost more to try than the way through Python
-            self.callable.add_instance(self._instance(variant, specs, len(leaves)))
+            self.callable.add_instance(self._instance(variant, specs, len(leaves), None))
 
     def _add_entry(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
         """A Python function for calls of this structure, in front of a trampoline for their leaves (see ``structured``)."""
@@ -447,7 +451,7 @@ class State:
                 return
             self._enter(key, found, variant)
         if len(found.function.instances()) < _VARIANTS:
-            found.function.add_instance(self._instance(variant, specs, len(variant.leaves)))
+            found.function.add_instance(self._instance(variant, specs, len(variant.leaves), found))
 
     def _enter(self, key: Any, made: structured.Entry, variant: Variant) -> None:
         """An entry for calls of one structure; one for this variant alone where it compares arrays first."""
@@ -456,8 +460,11 @@ class State:
         self.entries[key] = made
         self.runs = tuple(e.run for e in self.entries.values())
 
-    def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int) -> Any:
-        return self.program(variant).kernel.instance(specs, True, functools.partial(self._failed, variant), npos=npos)
+    def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int, entry: structured.Entry | None) -> Any:
+        program = self.program(variant)
+        made = program.kernel.instance(specs, True, functools.partial(self._failed, variant), npos=npos)
+        self.fast.append((made, program, entry))
+        return made
 
     def pause(self, on: bool) -> None:
         """Sends every call through Python (see ``detour``), or back to the trampoline."""

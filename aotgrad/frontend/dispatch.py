@@ -282,12 +282,15 @@ def _static(public: Public, kinds: str, shape: tuple[int, ...], dtype: DType) ->
 
 
 run_eager: Callable[..., Any] = _run_eager
+run_short: Callable[..., Any] | None = None
 
 
-def watch(around: Callable[..., Any] | None) -> None:
-    """Puts ``around(inner, public, arguments, operands, flavour)`` around every eager call, or takes it away: without it calls cost nothing more."""
-    global run_eager
+def watch(around: Callable[..., Any] | None, around_short: Callable[..., Any] | None) -> None:
+    """Puts ``around(inner, public, arguments, operands, flavour)`` around every eager call, or takes it away: without it calls cost nothing more. ``around_short(public,
+    short, operands)`` runs calls that may have a short way; it gives None where there is none, as ``short`` does."""
+    global run_eager, run_short
     run_eager = _run_eager if around is None else functools.partial(around, _run_eager)
+    run_short = around_short
 
 
 def _numpy_result(out: Any, inputs: Sequence[Any]) -> Any:
@@ -398,7 +401,14 @@ def short(public: Public, slow: Callable[..., Any]) -> Callable[..., Any] | None
     if public.op.variadic or public.star or len(names) not in (1, 2) or tuple(public.layout.positional[:len(names)]) != names:
         return None
     public.quick = public.quick or quick.Quick(public, _static)
-    return (quick.unary if len(names) == 1 else quick.binary)(public.quick, slow)
+    make = quick.unary if len(names) == 1 else quick.binary
+    watched = make(public.quick.watched, lambda *args: None)
+
+    def long(*args: Any) -> Any:
+        out = None if run_short is None else run_short(public, watched, args)
+        return slow(*args) if out is None else out
+
+    return make(public.quick, long)
 
 
 def function(public: Public, name: str) -> Callable[..., Any]:

@@ -1,4 +1,5 @@
-"""Native kernels for eager execution: one size-generic kernel per op, dtype and (where it matters) rank, built on first use and cached on disk."""
+"""Native kernels for eager execution: one size-generic kernel per op, dtype and (where it matters) rank, built on first use and cached on disk; and kernels of
+whole programs that run again and again (``fused``)."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import Func, Layout, Op, TensorType, build, dims, opdef
+from aotgrad_runtime import call
+from aotgrad_runtime.dtypes import bool_, float32, float64, int32, int64
 
 from . import images, kernels
 
-__all__ = ["kernel"]
+__all__ = ["available", "fused", "kernel"]
 
 
 @functools.lru_cache(maxsize=1)
@@ -30,7 +33,7 @@ def kernel(op: Op) -> Callable[..., Any] | None:
     definition = opdef.get(op.name)
     attrs = tuple((k, v) for k, v in op.attrs.items())
     if op.name == "dot":
-        return _dot(types[0].dtype)
+        return functools.partial(_batched, types[0].dtype)
     if definition.layouts == "channels_last":
         generic = images.generic(op)
         return functools.partial(_laid_out, op.name, *generic)
@@ -48,11 +51,39 @@ def _kernel(name: str, dtypes: tuple[Any, ...], rank: int, attrs: tuple[Any, ...
     return _build(build(f"eager_{name}", types, lambda b, *xs: b.emit(name, xs, dict(attrs))))
 
 
-@functools.lru_cache(maxsize=8)
-def _dot(dtype: Any) -> Callable[..., Any]:
+def fused(func: Func) -> Callable[..., Any] | None:
+    """One kernel for a program of several steps: arrays in, an array or a tuple of them out, None for arrays that it does not fit. None where op by op is as good,
+    or where the memory order of results, an error or the order of a sum would not be the same."""
+    ops = func.body.ops
+    if len(ops) < 2 or not func.outputs or not available() or any(op.regions or op.name in _ALONE for op in ops):
+        return None
+    types = {v.type for op in ops for v in (*op.operands, *op.results)} | {a.type for a in func.args}
+    if any(t.rank > 2 or t.dtype not in (float64, float32, int64, int32, bool_) for t in types) or all(opdef.get(op.name).exact and op.name in _MOVES for op in ops):
+        return None
+    built = kernels.build(func, func.name)
+    made = call.make_callable(func.name, _miss)
+    made.add_instance(built.instance(built.arg_specs(), False, call.default_on_error))
+    return made
+
+
+_MOVES = frozenset(("broadcast", "constant", "full", "permute", "reshape", "slice"))
+_ALONE = frozenset(("cumsum", "dot", "host_call", "prod", "scatter", "scatter_add", "sum", "take"))  # errors, and orders of sums, that fusion may change
+
+
+def _miss(*args: Any) -> None:
+    """What a kernel's callable gives for arrays that it does not fit."""
+
+
+@functools.lru_cache(maxsize=32)
+def _dot(dtype: Any, turned: tuple[bool, bool]) -> Callable[..., Any]:
     batch, m, k, n = (dims.symbol(s) for s in "bmkn")
-    types = [TensorType((batch, m, k), dtype), TensorType((batch, k, n), dtype)]
-    return functools.partial(_batched, _build(build("eager_dot", types, lambda b, x, y: b.dot(x, y))))
+    types = [TensorType((batch, k, m) if turned[0] else (batch, m, k), dtype), TensorType((batch, n, k) if turned[1] else (batch, k, n), dtype)]
+
+    def body(b: Any, x: Any, y: Any) -> Any:
+        x, y = (b.permute(v, perm=(0, 2, 1)) if on else v for v, on in zip((x, y), turned))
+        return b.dot(x, y)
+
+    return _build(build("eager_dot", types, body))
 
 
 def _laid_out(name: str, types: tuple[TensorType, ...], attrs: tuple[Any, ...], *xs: Any) -> Any:
@@ -87,9 +118,18 @@ def _whole(flat: Callable[..., Any], *xs: Any) -> Any:
     return flat(*(x if x.flags.c_contiguous else np.ascontiguousarray(x).reshape(x.shape) for x in xs))
 
 
-def _batched(flat: Callable[..., Any], x: Any, y: Any) -> Any:
+def _batched(dtype: Any, x: Any, y: Any) -> Any:
+    """A product of (batches of) matrices; transposed ones are read where they lie."""
     *lead, m, k = x.shape
     n = y.shape[-1]
     count = int(np.prod(lead, dtype=int))
-    out = flat(np.ascontiguousarray(x).reshape(count, m, k), np.ascontiguousarray(y).reshape(count, k, n))
+    left, right = _matrices(x, count), _matrices(y, count)
+    out = _dot(dtype, (left[1], right[1]))(left[0], right[0])
     return out.reshape(*lead, m, n)
+
+
+def _matrices(x: Any, count: int) -> tuple[Any, bool]:
+    """``x`` as a packed batch of matrices, and whether they are transposed."""
+    if not x.flags.c_contiguous and (turned := x.swapaxes(-1, -2)).flags.c_contiguous:
+        return turned.reshape(count, *turned.shape[-2:]), True
+    return np.ascontiguousarray(x).reshape(count, *x.shape[-2:]), False

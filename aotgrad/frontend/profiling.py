@@ -2,17 +2,20 @@
 
 While nobody watches, nothing here runs. The first watcher (``aotgrad_runtime.profiler``) puts the timed form of an eager call in place and takes compiled functions
 off the trampoline; a watched call of one runs a second build, whose kernels report their borders. A thread's reports go into a buffer of its own, by machine code, or
-through Python when the thread has a region hook.
+through Python when the thread has a region hook. Calls that are short when nobody watches are short here too: through twins of the trampolines, with the second build
+behind them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -20,14 +23,15 @@ from typing import Any, Final
 import numpy as np
 
 from aotgrad._version import __version__
-from aotgrad_runtime import call, profiler
+from aotgrad_runtime import call, profiler, recording
 from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.profiler import Recorder, Region, RegionHook, clock
 
 from . import compiler, detour, dispatch, factories, kernels
+from .structured import MISS
 from .trace import current
 
-__all__ = ["compiling", "run", "watch"]
+__all__ = ["compiling", "fast", "run", "watch"]
 
 
 class _Watch:
@@ -44,7 +48,7 @@ watch: Final = _Watch()
 
 def _switch(on: bool) -> None:
     watch.on = on
-    dispatch.watch(_timed if on else None)
+    dispatch.watch(_timed if on else None, _timed_short if on else None)
     factories.watch(_timed_maker if on else None)
     detour.shift(1 if on else -1)
 
@@ -57,6 +61,16 @@ def _timed(inner: Callable[..., Any], public: Any, arguments: dict[str, Any], op
     start = clock()
     out = inner(public, arguments, operands, flavour)
     recorder.op(public, start, clock(), operands, out, 4)  # this, run, and what called that
+    return out
+
+
+def _timed_short(public: Any, short: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """As ``_timed`` for a call that may have a short way (see ``quick``); None where it has none."""
+    recorder = profiler.state.recorder
+    start = clock()
+    out = short(*args)
+    if out is not None and recorder is not None:
+        recorder.op(public, start, clock(), args, out, 4)
     return out
 
 
@@ -141,6 +155,7 @@ class _Port:
         self.regions: Sequence[Region] = ()
         self.hook: RegionHook | None = None
         self.failure: BaseException | None = None
+        self.twins: weakref.WeakKeyDictionary[Any, dict[int, tuple[Callable[..., Any], _Watched, Any]]] = weakref.WeakKeyDictionary()
         self.buffer = np.zeros((0, 3), np.int64)
         self.make_room(256)
 
@@ -222,10 +237,15 @@ class _Watched:
         return found
 
     def run(self, arrays: Sequence[Any], recorder: Recorder | None, hook: RegionHook | None) -> list[Any]:
-        """Runs the kernel, tells the hook, appends the events."""
+        """Runs the kernel on arrays."""
         port = _port()
-        kernel = self.callable(port)
-        stack = profiler.user_stack(sys._getframe(4), recorder.stack) if recorder is not None else ()
+        given = [kernels.packed(a, t) for a, t in zip(arrays, self.kernel.func.arg_types)]
+        out = self.observe(port, recorder, hook, functools.partial(self.callable(port), *given), arrays)
+        return list(out) if isinstance(out, tuple) else [out]
+
+    def observe(self, port: _Port, recorder: Recorder | None, hook: RegionHook | None, call: Callable[[], Any], arrays: Sequence[Any]) -> Any:
+        """Does ``call``, which runs the kernel; tells the hook, appends the events. ``MISS``: nothing has run."""
+        stack = profiler.user_stack(sys._getframe(2), recorder.stack) if recorder is not None else ()
         native = hook is None and port.native != 0
         before = (port.ctx[_HOOK], port.heard, port.regions, port.hook, port.failure)
         port.ctx[_HOOK] = port.native if native else port.python
@@ -233,28 +253,30 @@ class _Watched:
         port.heard, port.regions, port.hook, port.failure = [], self.regions, hook, None
         mark = port.state[_COUNT]
         failure: BaseException | None = None
+        out: Any = None
         start = end = clock()
         if hook is not None:
             hook(self.region, 0, start)
         try:
-            out = kernel(*[kernels.packed(a, t) for a, t in zip(arrays, self.kernel.func.arg_types)])
+            out = call()
         finally:
             end = clock()
             heard = port.buffer[mark:port.state[_COUNT]].tolist() if native else port.heard
             failure = port.failure
             port.state[_COUNT] = mark
             port.ctx[_HOOK], port.heard, port.regions, port.hook, port.failure = before
-            if recorder is not None:
+            if recorder is not None and out is not MISS:
                 self._record(recorder, heard, end)
-        results = list(out) if isinstance(out, tuple) else [out]
+        if out is MISS:
+            return MISS
         if recorder is not None:
             shapes = [[*a.shape] for a in arrays] if recorder.shapes else None
-            recorder.append((profiler.REGION, self.region.name, start, end, stack, shapes, profiler.new_bytes(results, arrays) if recorder.memory else 0, -1, None))
+            recorder.append((profiler.REGION, self.region.name, start, end, stack, shapes, profiler.new_bytes(out, arrays) if recorder.memory else 0, -1, None))
         if failure is not None:
             raise failure
         if hook is not None:
             hook(self.region, 1, end)
-        return results
+        return out
 
     def _record(self, recorder: Recorder, heard: Sequence[Sequence[int]], end: int) -> None:
         """One event per kernel; one that an error ended has no border of its own."""
@@ -284,11 +306,54 @@ def run(program: Any, arrays: Sequence[Any]) -> list[Any]:
     recorder, hook = profiler.state.recorder, profiler.state.hook
     if recorder is None and hook is None:
         return kernels.run_flat(program.kernel, arrays)
-    watched = program.watched
-    if watched is None:
+    return _watched(program).run(arrays, recorder, hook)
+
+
+def _watched(program: Any) -> _Watched:
+    found: _Watched | None = program.watched
+    if found is None:
         with compiling(program.title, "compile for profiling"):
-            watched = program.watched = _Watched(program)
-    return watched.run(arrays, recorder, hook)  # type: ignore[no-any-return]
+            found = program.watched = _Watched(program)
+    return found
+
+
+# ---- the short way of compiled functions ------------------------------------------------------------------------------------------------
+
+def fast(state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of a compiled function that the trampoline would take if nobody watched; ``MISS`` where the call has to go the long way."""
+    recorder = profiler.state.recorder
+    if recorder is None or profiler.state.hook is not None or recorder.shapes or recorder.memory or recording.state.anomaly or current() is not None:
+        return MISS
+    port = _port()
+    twins = port.twins.setdefault(state, {})
+    if len(twins) > len(state.fast):  # some are no longer there
+        twins.clear()
+    for instance, program, entry in state.fast:
+        found = twins.get(id(instance))
+        if found is None:
+            found = twins[id(instance)] = (*_twin(state.name, port, instance, program, entry), instance)
+        run, watched, _ = found
+        out = watched.observe(port, recorder, None, functools.partial(run, args, kwargs), ())
+        if out is not MISS:
+            return out
+    return MISS
+
+
+def _twin(name: str, port: _Port, instance: call.Instance, program: Any, entry: Any) -> tuple[Callable[..., Any], _Watched]:
+    """A trampoline like the one that ``instance`` belongs to, with the build for profiling behind it."""
+    watched = _watched(program)
+    library, symbol = watched.kernel.library, watched.kernel.name
+    function = call.make_callable(name, _missed)
+    function.add_instance(replace(
+        instance, kernel=library.address(symbol), workspace=library.address(f"{symbol}_workspace"), ctx=ctypes.addressof(port.ctx), keepalive=(library, port),
+        shapes=library.address(f"{symbol}_shapes") if instance.shapes else 0))
+    if entry is not None:
+        return lambda args, kwargs: entry.run(args, kwargs, function), watched
+    return lambda args, kwargs: function(*args, **kwargs), watched
+
+
+def _missed(*args: Any, **kwargs: Any) -> Any:
+    return MISS
 
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

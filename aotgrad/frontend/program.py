@@ -1,6 +1,7 @@
 """A program: one IR function with what is derived from it on demand, and its eager execution op by op.
 
-Each primitive op has one eager implementation: NumPy where that is exactly rounded or a move, else a native kernel from ``native``.
+Each primitive op has one eager implementation: NumPy where that is exactly rounded or a move, else a native kernel from ``native``. A program that runs again
+and again (``HOT`` times) gets one kernel for all of its ops; the numbers are the same.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradValue
 
 from . import images, native
 
-__all__ = ["Program", "Pullback"]
+__all__ = ["HOT", "Program", "Pullback"]
 
 Arrays = Sequence[Any]
+HOT = 150  # runs of one program before it is compiled: about as long as they took
 
 
 class Pullback:
@@ -43,17 +45,18 @@ class Pullback:
 class Program:
     """``func`` (all sizes static) ready to run on arrays."""
 
-    __slots__ = ("_jvps", "_plan", "_vjps", "backward", "calls", "edges", "func", "name", "recipes", "runner", "view")
+    __slots__ = ("_fused", "_jvps", "_plan", "_vjps", "backward", "calls", "edges", "func", "name", "recipes", "runner", "runs", "view")
 
     def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
         self.func, self.name, self.runner = func, name, runner
-        self.calls = 0  # in eager
+        self.calls = self.runs = 0  # in eager: of the operation, and of its steps
         self.recipes: dict[tuple[bool, ...], Any] = {}  # how calls are recorded, see ``eager``
         differentiable = tuple([a.type.dtype.is_differentiable for a in func.args])
         self.edges = None if all(differentiable) else differentiable  # which inputs a node has edges for: as torch's, none for indices and masks
         self.backward = False  # a gradient of it that is structurally zero is None; one of an operation of the user's is zeros, as in torch
         self.view = view  # how results show the memory of the first input; None: they have their own
         self._plan: list[Any] | None = None
+        self._fused: Callable[..., Any] | None = None
         self._vjps: dict[Any, Pullback] = {}
         self._jvps: dict[Any, Program] = {}
 
@@ -61,8 +64,13 @@ class Program:
         """Outputs as fresh or aliasing arrays."""
         if self.runner is not None:
             return self.runner(*arrays)
+        if self._fused is not None and (out := self._fused(*arrays)) is not None:
+            return list(out) if type(out) is tuple else [out]
         if self._plan is None:
             self._plan = _plan(standard(expand_func(_copy(self.func))))
+        self.runs += 1
+        if self.runs == HOT and self.view is None:
+            self._fused = native.fused(standard(expand_func(_copy(self.func))))
         return _execute(self._plan, arrays)
 
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:

@@ -114,31 +114,43 @@ def kept(saved: SavedArray, edge: Any, dtype: Any) -> eager.Kept:
     return made
 
 
+class _Watched:
+    """What ``unary`` and ``binary`` need of a ``Quick``, for calls that are watched."""
+
+    __slots__ = ("forward", "nodes")
+
+    def __init__(self, nodes: dict[str, list[Any]]) -> None:
+        self.forward: Any = _miss
+        self.nodes = nodes
+
+
 class Quick:
     """The compiled forms of one public function. ``nodes``: by kinds of operands ("t" tensor, "f" Python number), the node class for each set of inputs with
-    gradients (a bit each), None where nothing is recorded."""
+    gradients (a bit each), None where nothing is recorded. ``watched``: the same again, not switched off while somebody watches."""
 
-    __slots__ = ("__weakref__", "_find", "_programs", "forward", "nodes", "public")
+    __slots__ = ("__weakref__", "_find", "_programs", "forward", "nodes", "public", "watched")
 
     def __init__(self, public: Public, find: Callable[..., Program]) -> None:
         self.public, self._find = public, find
         self.forward: Any = _miss
         self.nodes: dict[str, list[Any]] = {}
+        self.watched = _Watched(self.nodes)
         self._programs: dict[Any, Program] = {}
 
     def add(self, func: Func, numbers: Sequence[int]) -> None:
         """One more form."""
-        if self.forward is _miss:
-            made = call.make_callable(f"quick_{self.public.name}", _miss)
-            _callable(made, func, numbers)
-            self.forward = made
+        first = self.forward is _miss
+        if first:
+            self.watched.forward = call.make_callable(f"quick_{self.public.name}", _miss)
+            self.forward = call.make_callable(f"quick_{self.public.name}", _miss)
+        for target in (self.watched.forward, self.forward):
+            _callable(target, func, numbers)
+        if first:
             detour.register(self)
-        else:
-            _callable(self.forward, func, numbers)
 
     def full(self) -> bool:
         """Whether there are forms enough."""
-        return self.forward is not _miss and len(self.forward.instances()) >= INSTANCES
+        return self.forward is not _miss and len(self.watched.forward.instances()) >= INSTANCES
 
     def pause(self, on: bool) -> None:
         """Called by ``detour``: somebody must see every call."""
@@ -343,7 +355,7 @@ def _one_edge(x: Any) -> Any:
     return (node, x._index) if node is not None else (_accumulator(x), 0)
 
 
-def unary(quick: Quick, slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def unary(quick: Quick | _Watched, slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function of one tensor that tries the short way first."""
     nodes = quick.nodes
 
@@ -359,7 +371,7 @@ def unary(quick: Quick, slow: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return run
 
 
-def binary(quick: Quick, slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def binary(quick: Quick | _Watched, slow: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A function of two operands that tries the short way first."""
     nodes = quick.nodes
 

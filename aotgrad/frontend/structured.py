@@ -27,7 +27,8 @@ _MISSES = "    return MISS"
 
 
 class Entry:
-    """``run(args, kwargs)``: the result, or ``MISS``. ``function``: the trampoline of its leaves, to which instances are added."""
+    """``run(args, kwargs)``: the result, or ``MISS``. ``function``: the trampoline of its leaves, to which instances are added;
+    ``run(args, kwargs, other)`` calls another one."""
 
     __slots__ = ("function", "run")
 
@@ -60,7 +61,7 @@ def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDe
     writer.lines += [f"{', '.join(taken)} = result", f"return {built}"]
     inner: call.Function = call.make_callable(name, lambda *leaves: _packed_again(inner, leaves))
     writer.names.update(MISS=MISS, function=inner, static_key=static_key)
-    exec("def run(args, kwargs):\n" + "".join(f"    {line}\n" for line in writer.lines), writer.names)
+    exec("def run(args, kwargs, function=function):\n" + "".join(f"    {line}\n" for line in writer.lines), writer.names)
     return Entry(inner, writer.names["run"])
 
 
