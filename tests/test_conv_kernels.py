@@ -27,11 +27,11 @@ def build(specs, name):
     target = Target.named(name)
     kernels = [emit(s, target, f"k{i}") for i, s in enumerate(specs)]
     text = "\n".join([*dict.fromkeys(d for k in kernels for d in k.declares), *(k.text for k in kernels)])
-    symbols = [s for k in kernels for s in (k.run, k.pack)]
+    symbols = [s for k in kernels for s in (k.run, k.pack) if s]
     library = load_bytes(elf.link_shared([llvm.compile_object(text, target, passes="none")], symbols, "libconv.so"))
     p, i = ctypes.c_void_p, ctypes.c_int64
     run, pack = ctypes.CFUNCTYPE(None, *[p] * 5, i, i, i), ctypes.CFUNCTYPE(None, p, p)
-    return [(run(library.address(k.run)), pack(library.address(k.pack)), k, library) for k in kernels]
+    return [(run(library.address(k.run)), pack(library.address(k.pack)) if k.pack else None, k, library) for k in kernels]
 
 
 def spec(kind="forward", dtype="f32", batch=2, channels=3, filters=4, spatial=(5, 6), kernel=(3, 3), stride=None, padding=None, dilation=None, groups=1,
@@ -64,7 +64,7 @@ def reference(s, x, w, y):
             elif x is None:
                 padded[(slice(None), cs, *at)] += np.einsum("no...,oc->nc...", y64[:, os], wt)
             else:
-                w64[(os, slice(None), *taps)] += np.einsum("no...,nc...->oc", y64[:, os], part)
+                w64[(os, slice(None), *taps)] += np.einsum("nop,ncp->oc", y64[:, os].reshape(s.batch, og, -1), part.reshape(s.batch, cg, -1))
     if y is None:
         return y64
     inner = tuple(slice(b, b + n) for (b, _), n in zip(pads, s.spatial))
@@ -99,10 +99,12 @@ def check(made, s, seed, at_end=True, ranges=None):
         pack(w.ctypes.data, packed.start if not at_end else packed.end - kernel.packed_bytes)
     at = packed.start if not at_end else packed.end - kernel.packed_bytes
     operands = {"forward": (x.ctypes.data, at, y.ctypes.data), "input_grad": (y.ctypes.data, at, x.ctypes.data),
-                "weight_grad": (x.ctypes.data, y.ctypes.data, w.ctypes.data)}[s.kind]
-    total = s.batch * kernel.units
+                "weight_grad": (x.ctypes.data, y.ctypes.data, at if pack else w.ctypes.data)}[s.kind]
+    total = kernel.units * (1 if s.kind == "weight_grad" else s.batch)
     for low, high in ranges(total) if ranges else [(0, total)]:
         run(*operands, bias.ctypes.data if s.bias else None, residual.ctypes.data if s.residual else None, s.batch, low, high)
+    if s.kind == "weight_grad" and pack:
+        pack(at, w.ctypes.data)
     given = [None if a is result else a for a in (x, w, y)]
     want = reference(s, *given)
     scale = reference(s, *(None if a is None else abs(a) for a in given))
@@ -140,9 +142,9 @@ def grid(kind, dtype):
         c, o = (int(rng.choice([2, 4, 6, 18, 34])) for _ in range(2))
         c, o = (c, c) if groups == "depthwise" else (c + (groups == 1), o + (groups == 1))
         layouts = [str(rng.choice([LAST, FIRST])) for _ in range(3)]
-        layouts[{"forward": 2, "input_grad": 0, "weight_grad": 1}[kind]] = LAST
+        layouts[{"forward": 2, "input_grad": 0, "weight_grad": 2}[kind]] = LAST
         yield spec(kind, dtype, int(rng.integers(1, 4)), c, o, spatial, (kernel,) * rank, (stride,) * rank, ((padding, int(rng.integers(0, 3))),) * rank,
-                   (dilation,) * rank, c if groups == "depthwise" else groups, tuple(layouts))
+                   (dilation,) * rank, c if groups == "depthwise" else groups, tuple(layouts), accumulate=kind == "weight_grad" and bool(rng.integers(2)))
 
 
 def sample(kind, dtype, part, parts):
@@ -152,7 +154,7 @@ def sample(kind, dtype, part, parts):
 
 @wide
 @pytest.mark.parametrize("dtype", list(NP))
-@pytest.mark.parametrize("kind", ["forward", "input_grad"])
+@pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
 def test_grid(name, dtype, kind):
     specs = sample(kind, dtype, NAMES.index(name) + 3 * (dtype == "f64"), 9)
     assert all(supported(s, Target.named(name)) for s in specs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..gemm.emit import Fn, Vec
 from ..target import Target
@@ -12,8 +12,9 @@ from .choose import Plan, choose
 from .forward import RUN_PARAMS, sum_functions
 from .micro import Epilogue
 from .pack import PACK_PARAMS, pack_function
-from .spec import FORWARD, INPUT_GRAD, ConvSpec
+from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
 from .taps import TapSum, ints, tap_sums, weight_strides
+from .weight_grad import plan_weights, unpack_functions, weight_functions
 
 __all__ = ["ConvKernel", "emit", "supported"]
 
@@ -22,8 +23,10 @@ __all__ = ["ConvKernel", "emit", "supported"]
 class ConvKernel:
     """``text``: LLVM functions without the declarations they share with other kernels, which are in ``declares``.
 
-    ``run(a, b, out, bias, residual, batch, low, high)`` computes the units [low, high) of ``batch * units``; ``a`` and ``b`` are x and w for "forward",
-    y and w for "input_grad", x and y for "weight_grad"; w is packed. ``pack(weights, packed)`` makes the ``packed_bytes`` of packed weights.
+    "forward" and "input_grad": ``run(a, packed, out, bias, residual, batch, low, high)`` computes the units [low, high) of ``batch * units``; ``a`` is x or y.
+    ``pack(weights, packed)`` makes the ``packed_bytes`` of packed weights first.
+    "weight_grad": ``run(x, y, out, null, null, batch, low, high)`` computes the units [low, high) of ``units``. ``out`` is the result where ``pack`` is empty, else
+    a workspace of ``packed_bytes``, and ``pack(out, weights)`` makes the result of it.
     """
 
     text: str
@@ -36,19 +39,22 @@ class ConvKernel:
 
 def supported(spec: ConvSpec, target: Target) -> bool:
     """Whether ``emit`` has a kernel for ``spec``: known sizes (but for the batch), f32 or f64, results with adjacent channels."""
-    del target
     sizes = spec.sizes[1:]
-    if spec.kind not in (FORWARD, INPUT_GRAD) or spec.dtype not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes) or not 1 <= spec.rank <= 3:
+    if spec.dtype not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes) or not 1 <= spec.rank <= 3:
         return False
     if "strided" in spec.layouts or spec.activation not in (None, "relu"):
         return False
     if spec.kind != FORWARD and (spec.bias or spec.activation or spec.residual):
         return False
+    if spec.kind == WEIGHT_GRAD:
+        return "strided" not in spec.layouts and not spec.packed and plan_weights(spec, target) is not None
     return spec.layouts[2 if spec.kind == FORWARD else 0] == "channels_last" and not spec.accumulate
 
 
 def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     """The kernels of a supported ``spec``; all functions' names begin with ``name``."""
+    if spec.kind == WEIGHT_GRAD:
+        return _weight_grad(spec, target, name)
     ep = Epilogue(spec.bias, spec.residual, spec.activation == "relu")
     sums = tap_sums(spec)
     plans = [choose(ts, target) for ts in sums]
@@ -63,6 +69,17 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     texts += _together(name, plans, offsets)
     declares = (*vec.declares(),)
     return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, sum(_units_of(p) for p in plans))
+
+
+def _weight_grad(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
+    plan = plan_weights(spec, target)
+    assert plan is not None
+    texts = weight_functions(f"{name}_run", plan)
+    filter_, channel, tap = weight_strides(spec)
+    if not plan.direct:
+        texts += unpack_functions(f"{name}_pack", replace(plan, accumulate=spec.accumulate), filter_, channel, tap)
+    size = 0 if plan.direct else plan.groups * plan.group_bytes
+    return ConvKernel("\n".join(texts), tuple(plan.vec.declares()), f"{name}_run", "" if plan.direct else f"{name}_pack", size, plan.units)
 
 
 def _units_of(plan: Plan) -> int:

@@ -67,6 +67,9 @@ class Fn:
     def min(self, x: Val, y: Val) -> str:
         return self.select(self.cmp("slt", x, y), x, y)
 
+    def max(self, x: Val, y: Val) -> str:
+        return self.select(self.cmp("sgt", x, y), x, y)
+
     def ceil_div(self, x: Val, y: Val) -> str:
         return self.udiv(self.add(x, self.sub(y, 1)), y)
 
