@@ -1,8 +1,6 @@
 """Emits one loop nest: order and collapse of dims, phases inside outer loops, vectors in the innermost loop, blocked sums.
 
-Order of a sum over a contiguous run: vector i goes to chain i mod 4 of a block of 128 vectors; the chains of 128 blocks are added block
-by block, those of such groups group by group, then as ((0+1)+(2+3)), then lanes by halves. Unrolled and plain loops keep that order
-(plain ones rotate the chains).
+The order of sums is that of ``sums.py``; unrolled and plain loops keep it (plain ones rotate the chains).
 """
 
 from __future__ import annotations
@@ -20,21 +18,20 @@ from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
 from .fusion import Item, Nest, size_one, write_map
 from .guards import both, edges, guarded, inside
 from .kernel import Index, as_ktype, constant_of, register
-from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat, unflat_all
+from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat
 from .phases import Phases
 from .sharing import private_rows, shared
+from .sums import BLOCK, CHAINS, Sums
 
 __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 
-CHAINS = 4
-BLOCK = 128
 _LIGHT = 12
 _STRIP = 1 << 16
 _POLL = 1024
 """Rounds of an outermost loop between two questions whether to stop."""
 
 
-class NestEmitter:
+class NestEmitter(Sums):
     """Emits ``nest`` into ``cx.kb``."""
 
     def __init__(self, cx: Context, nest: Nest) -> None:
@@ -371,9 +368,8 @@ class NestEmitter:
         else:
             lanes, loop = self._lanes(ph), ph.loops[li]
             full = {i: a or self._identities(ph.reds[i], lanes) for i, a in accs.items()}
-            updated = [] if li or self.outer_loops or self.blocked else self._summed_rows(ph)
-            if updated:
-                accs = self._in_blocks(ph, loop, full, updated)
+            if not li and not self.outer_loops and not self.blocked and (block := self._block_of_rows(ph, accs)) is not None:
+                accs = self._in_blocks(ph, full, block)
             else:
                 accs = self._around(ph, li, loop.low, self._high(loop), full)
         for i in starting:
@@ -390,44 +386,12 @@ class NestEmitter:
             self.ivs.pop()
         return dict(unflat(full, lp.results))
 
-    def _summed_rows(self, ph: Phase) -> list[Reduction]:
-        """Float sums that every round of the first loop adds to memory."""
-        loop = ph.loops[0]
-        if isinstance(loop.size, int) and loop.size <= BLOCK:
-            return []
-        return [r for r in ph.reds if r.start == len(ph.loops) and r.combine == "add" and r.dtype.kind == "f" and set(loop.dims) <= r.dims]
+    def _fill(self, store: Store, place: Place, dims: Sequence[int], value: Value) -> None:
+        fill(self.cx, store, place, self.space, dims, value)
 
-    def _in_blocks(self, ph: Phase, loop: Loop, full: dict[int, list[Value]], updated: Sequence[Reduction]) -> dict[int, list[Value] | None]:
-        """The first loop in blocks of rounds: sums over many rows start anew in each and are then added, so that their error does not grow with the rows."""
-        kb, cx = self.kb, self.cx
-        homes = [r.target for r in updated]
-        rows = [self._row_of_sums(r) for r in updated]
-        zero = [kb.constant(-0.0, register(r.dtype, 1)) for r in updated]
-        with kb.for_(loop.low, self._high(loop), BLOCK, init=flat(full)) as lp:
-            for r, (store, place, dims), z in zip(updated, rows, zero):
-                fill(cx, store, place, self.space, dims, z)
-                r.target = (store, place)
-            inner = self._around(ph, 0, lp.iv, kb.min(self._high(loop), kb.add(lp.iv, BLOCK)), unflat_all(full, lp.args))
-            for r, (store, place, dims), home in zip(updated, rows, homes):
-                r.target = home
-                assert home is not None
-                node = Node("load", frozenset(place[1]), access=Access(store, 0, ()), places=[place])
-                one_pass(cx, [node], [Root(node, *home, add=True)], self.space, dims)
-            kb.yield_(*flat({i: inner[i] for i in full}))
-        return dict(unflat(full, lp.results))
-
-    def _row_of_sums(self, red: Reduction) -> tuple[Store, Place, list[int]]:
-        assert red.target is not None
-        strides = red.target[1][1]
-        dims = sorted(strides, key=lambda d: (tuple(-x for x in rank_of(strides[d])), d))
-        own: dict[int, DimLike] = {}
-        size: DimLike = 1
-        for d in reversed(dims):
-            own[d] = size
-            size = size * self.space[d]
-        store = self.cx.work.take(red.dtype, size)
-        self.temps.append(store)
-        return store, (0, own), dims
+    def _add_to(self, home: tuple[Store, Place], store: Store, place: Place, dims: Sequence[int]) -> None:
+        node = Node("load", frozenset(place[1]), access=Access(store, 0, ()), places=[place])
+        one_pass(self.cx, [node], [Root(node, *home, add=True)], self.space, dims)
 
     def _straight(self, ph: Phase) -> None:
         for root in ph.roots:
@@ -476,6 +440,8 @@ class NestEmitter:
         fresh = {i: self._identities(ph.reds[i], lanes) for i in accs}
         summed = any(ph.reds[i].combine in ("add", "mul") and ph.reds[i].dtype.kind == "f" for i in accs)
         if not summed:
+            if self._alone(ph) and (done := self._shared_sums(ph, high, lanes, fresh, lambda a, b: self._span(ph, a, b, lanes, fresh))) is not None:
+                return done
             return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh, self._alone(ph)), lanes)
         return self._blocks(ph, low, high, lanes, accs, fresh, BLOCK * BLOCK)
 
@@ -503,29 +469,6 @@ class NestEmitter:
                 body(lp.iv, inside)
             kb.yield_(*flat(inside))
         return {i: a for i, a in unflat(accs, lp.results).items() if a is not None}
-
-    def _blocks(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value] | None], fresh: dict[int, list[Value]],
-                size: int) -> dict[int, list[Value] | None]:
-        """Runs of ``size`` vectors, each summed from zero on its own and then added."""
-        kb = self.kb
-        if size < BLOCK:
-            return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh), lanes)
-        if isinstance(low, int) and isinstance(high, int) and high - low <= size * lanes:
-            return self._blocks(ph, low, high, lanes, accs, fresh, size // BLOCK)
-        started = {i: a or fresh[i] for i, a in accs.items()}
-        with kb.for_(low, high, size * lanes, init=flat(started), poll=2 if size > BLOCK and self._alone(ph) else 0) as lp:
-            end = kb.min(high, kb.add(lp.iv, size * lanes))
-            done = self._blocks(ph, lp.iv, end, lanes, dict.fromkeys(accs), fresh, size // BLOCK)
-            kb.yield_(*flat(self._merge(ph, unflat(started, lp.args), {i: a for i, a in done.items() if a is not None}, lanes)))
-        return dict(unflat(started, lp.results))
-
-    def _merge(self, ph: Phase, old: dict[int, list[Value] | None], new: dict[int, list[Value]], lanes: int) -> dict[int, list[Value] | None]:
-        k = self.kb.scalars(lanes)
-        out: dict[int, list[Value] | None] = {}
-        for i, values in new.items():
-            before = old[i]
-            out[i] = values if before is None else [k.combine(ph.reds[i].combine, a, b) for a, b in zip(before, values)]
-        return out
 
     def _span(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
         """Whole vectors from ``low``, then a masked rest. ``low`` is a multiple of whole rounds."""

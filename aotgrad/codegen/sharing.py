@@ -1,7 +1,7 @@
 """Which loops of a nest may run on several threads, and how much work a part must hold to be worth handing out.
 
 A loop is shared when its rounds touch different memory, so that no result depends on who ran which round. Sums that the loop itself makes are
-joined from parts whose bounds are fixed by sizes (``NestEmitter._blocks``), whatever the number of threads.
+joined from parts whose bounds are fixed by sizes (``sums.py``), whatever the number of threads.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from .exprs import heavy
 from .kernel import Index
 
 if TYPE_CHECKING:
-    from .loops import NestEmitter
-    from .nest import Loop, Phase
+    from .nest import Loop, Phase, Reduction
 
 __all__ = ["grain", "may_share", "private_rows", "shared", "units"]
 
@@ -45,11 +44,11 @@ def grain(cx: Any, cost: int, inside: DimLike) -> Index:
     return kb.max(kb.div(max(GRAIN // cost, 1), kb.max(kb.dim(inside), 1)), 1)  # type: ignore[no-any-return]
 
 
-def may_share(e: NestEmitter, loop: Loop) -> bool:
-    """Whether rounds of ``loop``, the outermost of the nest, write different places and read nothing that others write."""
+def may_share(e: Any, loop: Loop, joined: Sequence[Reduction] = ()) -> bool:
+    """Whether rounds of ``loop``, the outermost of the nest, write different places and read nothing that others write. ``joined``: sums that are taken care of."""
     if e.cx.module is None or e.cx.module.threads == 1 or e.blocked or not e.whole or _small(e):
         return False
-    reds = [r for ph in e.phases for r in ph.reds]
+    reds = [r for ph in e.phases for r in ph.reds if not any(r is j for j in joined)]
     if any(r.dims & set(loop.dims) for r in reds):
         return False
     own = {a.store for a in e.scratch.values()}
@@ -67,12 +66,12 @@ def _is_zero(stride: DimLike) -> bool:
     return isinstance(stride, int) and stride == 0
 
 
-def _small(e: NestEmitter) -> bool:
+def _small(e: Any) -> bool:
     size = dims.product(e.space)
     return isinstance(size, int) and size * units(e.phases) < 2 * GRAIN
 
 
-def private_rows(e: NestEmitter) -> int:
+def private_rows(e: Any) -> int:
     """How many copies of its row buffers the nest needs: one per thread."""
     if not e.outer_loops or not may_share(e, e.outer_loops[0]):
         return 1
@@ -80,7 +79,7 @@ def private_rows(e: NestEmitter) -> int:
 
 
 @contextmanager
-def shared(e: NestEmitter, loop: Loop, low: Index, high: Index, step: int = 1) -> Iterator[tuple[Index, Index]]:
+def shared(e: Any, loop: Loop, low: Index, high: Index, step: int = 1) -> Iterator[tuple[Index, Index]]:
     """The bounds of a part of ``loop``: all of it unless it is the outermost of its nest and may be shared. ``step``: positions that a round takes."""
     first = (e.outer_loops or (e.phases[0].loops if e.phases else []))[:1]
     if not first or first[0] is not loop or not may_share(e, loop):
@@ -101,7 +100,7 @@ def shared(e: NestEmitter, loop: Loop, low: Index, high: Index, step: int = 1) -
             s.mem = mem
 
 
-def _own_row(e: NestEmitter, store: Store) -> None:
+def _own_row(e: Any, store: Store) -> None:
     """The thread's own copy of a row buffer."""
     assert store.block is not None
     kb, size = e.kb, e.row_lanes * e.row_size
