@@ -24,6 +24,8 @@ __all__ = ["scalarise"]
 
 LIMIT = 8
 _TOTAL = 3000
+_KERNEL = 4  # scalars that take as long to compile as one loop over a tiny array
+_MOVES = frozenset(("insert", "concatenate", "constant", "reshape", "relayout"))  # in scalars they are nothing
 _COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum", "and": "logical_and", "or": "logical_or"}
 _KINDS = ("insert", "insert_add", "concatenate", "constant", "dot", "cumsum", "cumprod", "reshape", "relayout", "scan")
 
@@ -56,11 +58,18 @@ def _suits(op: Op) -> bool:
 
 
 def _all_suit(block: Block) -> bool:
-    """Whether a whole block is to be written in scalars: all of it can be, some of it is an array, and it stays short."""
+    """Whether a whole block is to be written in scalars: all of it can be, some of it is an array, and that makes it short, or not longer than its kernels would be."""
     if not all(_suits(op) for op in block.ops):
         return False
-    total = sum(_count(r) or 1 for op in block.ops for r in op.results)
-    return total <= _TOTAL and any(op.results[0].type.rank for op in block.ops)
+    scalars = kernels = 0
+    arrays = False
+    for op in block.ops:
+        view = view_of(op) is not None
+        arrays = arrays or op.results[0].type.rank > 0
+        kernels += not view and op.results[0].type.rank > 0
+        if not view and op.name not in _MOVES:
+            scalars += sum(_count(r) or 1 for r in (op.operands[1:] if op.name == "insert_add" else op.results))
+    return arrays and scalars <= max(_TOTAL, _KERNEL * kernels)
 
 
 def scalarise(block: Block) -> Block:

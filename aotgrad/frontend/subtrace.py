@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import Block, Func, TensorType, Value
-from aotgrad.ir.transforms.rewrite import substitute_block
+from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad_runtime.arrays import native
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
@@ -96,7 +96,7 @@ class Sub:
         except AotgradError as error:
             found = unwrap_error(error)
             raise found from (None if found is error else error)
-        self.block: Block = substitute_block(self.trace.block, self.trace.replaced()) if self.trace.equal else self.trace.block
+        self.block: Block = substitute_here(self.trace.block, self.trace.replaced())
         self.lifted = [x for x, _ in self.trace.lifted.values()]
 
     def lifted_values(self) -> list[Value]:

@@ -62,7 +62,7 @@ class Inline:
         live = iter(self.on)
         self.active = [next(live) for _ in kept] if len(kept) == len(self.on) else [differentiable(x) for x in self.arrays]
         self.active += [False] * (len(self.ins) - len(kept))
-        self.block = stabilise_block(decompose_block(self.sub.block))
+        self.block = stabilise_block(self.sub.block)
 
     def differentiate(self, forward: bool = False) -> None:
         """Appends the primal; the linear part stays aside."""

@@ -97,7 +97,7 @@ class Op:
         self.operands: list[Value] = list(operands)
         self.attrs: dict[str, Any] = dict(attrs) if attrs else {}
         self.regions: tuple[Block, ...] = tuple(regions)
-        self.results: tuple[Value, ...] = tuple(Value(t, self, i) for i, t in enumerate(types))
+        self.results: tuple[Value, ...] = tuple([Value(t, self, i) for i, t in enumerate(types)])
         self.loc = loc
 
     @property

@@ -210,6 +210,8 @@ class OpDef:
 
     def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """Attributes with defaults filled in; unknown or missing ones are errors."""
+        if not attrs and not self.attrs:
+            return {}
         for key in attrs:
             if key not in self.attrs:
                 raise AotgradTypeError(f"ag.{self.name} has no attribute {key!r}; it takes {', '.join(self.attrs) or 'none'}")
@@ -221,6 +223,8 @@ class OpDef:
 
     def check_operands(self, operands: Sequence[Value | TensorType]) -> None:
         """The number of operands fits."""
+        if len(operands) == len(self.operands):
+            return
         least = len(self.operands) - self.variadic
         if len(operands) < least or (len(operands) > least and not self.variadic):
             raise AotgradValueError(f"ag.{self.name} takes {least}{' or more' if self.variadic else ''} operands ({', '.join(self.operands)}), not {len(operands)}")

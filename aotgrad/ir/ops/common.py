@@ -24,7 +24,7 @@ def elementwise_rule(kinds: str = "fciub", out: DType | None = None, first: int 
     def rule(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Sequence[TensorType]:
         lead = types[first]
         for t in types[first + 1:]:
-            if t != lead:
+            if t is not lead and t != lead:
                 raise AotgradTypeError(f"elementwise operands differ: {lead} and {t}; cast, broadcast or relayout first")
         for t in types[:first]:
             if (t.shape, t.layout) != (lead.shape, lead.layout):

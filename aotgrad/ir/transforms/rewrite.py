@@ -12,7 +12,7 @@ from ..builder import Builder
 from ..core import Block, Func, Op, Value
 from ..types import TensorType
 
-__all__ = ["close_over", "copy_ops", "decompose_block", "decompose_func", "free_values", "inline", "key_part", "rebuild", "substitute_func"]
+__all__ = ["close_over", "copy_ops", "decompose_block", "decompose_func", "free_values", "inline", "key_part", "rebuild", "substitute_func", "substitute_here"]
 
 Env = dict[Value, Value]
 Rule = Callable[..., Any]
@@ -158,16 +158,21 @@ def _substitute_attr(value: Any, env: Mapping[str, dims.DimLike]) -> Any:
     return value
 
 
-def substitute_block(block: Block, env: Mapping[str, dims.DimLike]) -> Block:
-    """A copy of a block with size symbols replaced."""
-    types: dict[TensorType, TensorType] = {}
+def _substitution(env: Mapping[str, dims.DimLike]) -> Callable[[TensorType], TensorType]:
+    types: dict[int, tuple[TensorType, TensorType]] = {}
 
     def changed(t: TensorType) -> TensorType:
-        found = types.get(t)
+        found = types.get(id(t))
         if found is None:
-            found = types[t] = t.substitute(env)
-        return found
+            found = types[id(t)] = (t, t.substitute(env))  # the type is held, so that no other gets its identity
+        return found[1]
 
+    return changed
+
+
+def substitute_block(block: Block, env: Mapping[str, dims.DimLike]) -> Block:
+    """A copy of a block with size symbols replaced."""
+    changed = _substitution(env)
     new = Block([changed(a.type) for a in block.args])
     values: Env = dict(zip(block.args, new.args))
     for op in block.ops:
@@ -177,6 +182,21 @@ def substitute_block(block: Block, env: Mapping[str, dims.DimLike]) -> Block:
         values.update(zip(op.results, copied.results))
     new.outputs = [values[o] for o in block.outputs]
     return new
+
+
+def substitute_here(block: Block, env: Mapping[str, dims.DimLike]) -> Block:
+    """``block`` with size symbols replaced, in place (regions, which ops may share, are copied): for a block that nobody else has."""
+    if env:
+        changed = _substitution(env)
+        for a in block.args:
+            a.type = changed(a.type)
+        for op in block.ops:
+            for r in op.results:
+                r.type = changed(r.type)
+            if op.attrs:
+                op.attrs = {k: _substitute_attr(v, env) for k, v in op.attrs.items()}
+            op.regions = tuple([substitute_block(r, env) for r in op.regions])
+    return block
 
 
 def substitute_func(func: Func, env: Mapping[str, dims.DimLike]) -> Func:
