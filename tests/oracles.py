@@ -121,6 +121,8 @@ VALUES: dict[str, Callable[..., Any]] = {
     "addcdiv": lambda x, y, z, value: x + value * y / z, **dict.fromkeys(("addmm", "baddbmm"), lambda x, y, z, beta, alpha: beta * x + alpha * (y @ z)),
     "cross": lambda x, y, dim: np.cross(x, y, axis=dim),
     **{f"conv{r}d": images.conv for r in (1, 2, 3)}, **{f"conv_transpose{r}d": images.conv_transpose for r in (1, 2, 3)},
+    **{f"{kind}_pool{r}d": fn for kind, fn in (("max", images.max_pool), ("avg", images.avg_pool), ("adaptive_avg", images.adaptive_avg),
+                                              ("adaptive_max", images.adaptive_max)) for r in (1, 2, 3)},
     "mean": lambda x, dims: np.mean(x, axis=dims), "var": lambda x, dims, correction: np.var(x, axis=dims, ddof=correction),
     "std": lambda x, dims, correction: np.std(x, axis=dims, ddof=correction), "logsumexp": lambda x, dims: np.log(np.sum(np.exp(x), axis=dims)),
     "softmax": lambda x, dim: scipy.special.softmax(x, axis=dim), "log_softmax": lambda x, dim: scipy.special.log_softmax(x, axis=dim), "max": np.max, "min": np.min,

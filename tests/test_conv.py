@@ -18,6 +18,7 @@ import aotgrad as ag
 from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, Layout, TensorType, build, dims, interp, opdef
 from aotgrad.ir.ops.conv import positions
+from aotgrad.ir.transforms.batch import batch_func
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import vjp_func
 from aotgrad_runtime.dtypes import as_dtype
@@ -237,6 +238,20 @@ def test_sizes_stay_symbolic() -> None:
     for kernel in ((4, 3, 9, 3), (4, 3, 3, 12)):
         with pytest.raises(RuntimeError, match="can't be greater than actual input size"):
             f(rng.normal(size=(2, 3, 5, 5)), rng.normal(size=kernel))
+
+
+def test_examples_with_weights_of_their_own_are_groups() -> None:
+    """vmap over a known number of examples: one convolution, and no loop."""
+    rng = np.random.default_rng(8)
+    for op, shapes, extra in (("conv", ((2, 4, 6, 5), (6, 2, 3, 2)), {}), ("conv_input_grad", ((2, 6, 3, 3), (6, 2, 3, 2)), {"spatial": (6, 4)}),
+                              ("conv_weight_grad", ((2, 4, 6, 5), (2, 6, 3, 3)), {"kernel": (3, 3)})):
+        func = build(op, [TensorType(s, as_dtype("float64")) for s in shapes], lambda b, p, q: b.emit(op, [p, q], {**extra, **attrs_of(2, 1, 1, 2)}))  # noqa: B023
+        for on in ((True, False), (False, True), (True, True)):
+            batched = batch_func(func, on, 3)
+            assert not any(o.name == "scan" for o in batched.body.ops)
+            args = [rng.normal(size=((3, *s) if k else s)) for s, k in zip(shapes, on)]
+            want = np.stack([interp.run(func, *(a[i] if k else a for a, k in zip(args, on)))[0] for i in range(3)])
+            np.testing.assert_allclose(interp.run(batched, *args)[0], want, rtol=1e-12, atol=1e-12)
 
 
 def test_integers_and_small_floats() -> None:

@@ -6,8 +6,7 @@ contiguous there is copied into that order first. Every element is one chain of 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,19 +17,17 @@ from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from ..ir.types import Layout, TensorType
 from .access import Access
-from .bufferise import Store, dense, strides_of
+from .bufferise import dense, strides_of
 from .conv.spec import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvSpec
 from .fusion import Kern
+from .image_loops import POLL, ImageLoops, Range
 from .kernel import Index, register
 from .lowering_index import elementwise
 from .nest import Context
 
 __all__ = ["convolution", "spec_of"]
 
-_VECTORS = 4  # of the result in registers at once: as many chains of additions
-_POLL = 8  # rows of the result between two questions whether to stop
 _KINDS = {"conv": (FORWARD, "xwy"), "conv_input_grad": (INPUT_GRAD, "ywx"), "conv_weight_grad": (WEIGHT_GRAD, "xyw")}
-Range = tuple[Index, Index, int]
 
 
 def _layout(t: TensorType, access: Access) -> str:
@@ -77,23 +74,18 @@ class _Array:
     places: tuple[DimLike, ...]
 
 
-class _Loops:
+class _Loops(ImageLoops):
     """Emits the loops of one convolution."""
 
     def __init__(self, cx: Context, spec: ConvSpec, dtype: DType, arrays: dict[str, Access]) -> None:
-        self.cx, self.kb, self.spec, self.dtype, self.arrays = cx, cx.kb, spec, dtype, arrays
+        self.spec, self.dtype, self.arrays = spec, dtype, arrays
         self.per_x, self.per_y = dims.floordiv(spec.channels, spec.groups), dims.floordiv(spec.filters, spec.groups)
         self.depthwise = spec.groups > 1 and self.per_x == 1 and self.per_y == 1
-        self.across = spec.groups if self.depthwise else self.per_x if spec.kind == INPUT_GRAD else self.per_y  # how many the lanes run over
-        self.temps: list[Store] = []
+        super().__init__(cx, dtype.itemsize, spec.groups if self.depthwise else self.per_x if spec.kind == INPUT_GRAD else self.per_y)
 
     def emit(self) -> None:
         """The whole."""
         kind = self.spec.kind
-        widest = int(self.cx.target.vector_bits) // (8 * max(self.dtype.itemsize, 4))
-        while widest > 1 and isinstance(self.across, int) and widest // 2 >= self.across:
-            widest //= 2
-        self.lanes = widest
         with self._contiguous("y" if kind == WEIGHT_GRAD else "w"):
             (self._weights if kind == WEIGHT_GRAD else self._image)()
 
@@ -150,76 +142,13 @@ class _Loops:
         per = self.per_x if letter == "x" else self.per_y
         return _Array(mem, a.base, s1 * per, s1, s1, s0, tuple(places))
 
-    def _at(self, base: DimLike | Index, *terms: tuple[Index, DimLike]) -> Index:
-        kb = self.kb
-        at = base if isinstance(base, Value) else kb.dim(base)
-        for i, stride in terms:
-            at = kb.add(at, kb.mul(i, kb.dim(stride)))
-        return at
-
-    def _vector(self, array: _Array, at: Index, lanes: int, mask: Value | None) -> Value:
-        """Neighbours in the channels that lanes lie across."""
-        stride = array.lane
-        if lanes == 1 or isinstance(stride, int) and stride == 1:
-            return self.kb.load(array.mem, at, lanes, mask)
-        return self.kb.gather(array.mem, self._spread(at, stride, lanes), mask)
-
-    def _spread(self, at: Index, stride: DimLike, lanes: int) -> Value:
-        kb, t = self.kb, register(None, lanes)
-        steps = kb.pure("arith.muli", (kb.iota(0, lanes), kb.broadcast(kb.index(kb.dim(stride)), lanes)), t)
-        return kb.pure("arith.addi", (kb.broadcast(kb.index(at), lanes), steps), t)
-
-    def _put(self, value: Value, array: _Array, at: Index, lanes: int, mask: Value | None) -> None:
-        stride = array.lane
-        if lanes == 1 or isinstance(stride, int) and stride == 1:
-            self.kb.store(value, array.mem, at, mask)
-        else:
-            self.kb.scatter(value, array.mem, self._spread(at, stride, lanes), mask)
-
     # ---- loops --------------------------------------------------------------------------------------------------------------------
-
-    def _vectors(self, body: Callable[[Index, int, Sequence[Value | None]], None]) -> None:
-        """``body(first lane, vectors, their masks)`` over all that lanes run over: several vectors at a time, then one by one."""
-        kb, lanes, n = self.kb, self.lanes, self.across
-        if isinstance(n, int) and n <= _VECTORS * lanes:
-            count = -(-n // lanes)
-            left = n - (count - 1) * lanes
-            if count:
-                body(0, count, [*[None] * (count - 1), None if left == lanes else kb.create_mask(left, lanes)])
-            return
-        step, total = _VECTORS * lanes, kb.dim(n)
-        whole = kb.sub(total, kb.rem(total, step))
-        with kb.for_(0, whole, step) as lp:
-            body(lp.iv, _VECTORS, [None] * _VECTORS)
-        with kb.for_(whole, total, lanes) as lp:
-            body(lp.iv, 1, [kb.create_mask(kb.sub(total, lp.iv), lanes) if lanes > 1 else None])
-
-    def _nested(self, ranges: Sequence[Range], accs: list[Value], body: Callable[[list[Index], list[Value]], list[Value]], at: tuple[Index, ...] = ()) -> list[Value]:
-        """Loops around ``body(positions, accumulators) -> accumulators``."""
-        if not ranges:
-            return body(list(at), accs)
-        low, high, step = ranges[0]
-        with self.kb.for_(low, high, step, init=accs) as lp:
-            self.kb.yield_(*self._nested(ranges[1:], list(lp.args), body, (*at, lp.iv)))
-        return list(lp.results)
-
-    @contextmanager
-    def _over(self, sizes: Sequence[DimLike], poll: int = 0) -> Iterator[list[Index]]:
-        """Plain loops over ``sizes``; the first asks whether to stop."""
-        if not sizes:
-            yield []
-            return
-        with self.kb.for_(0, self.kb.dim(sizes[0]), poll=poll) as lp, self._over(sizes[1:]) as rest:
-            yield [lp.iv, *rest]
-
-    def _ceil(self, a: Index, b: int) -> Index:
-        return a if b == 1 else self.kb.floordiv(self.kb.add(a, b - 1), b)
 
     def _inside(self, d: int, start: Index, step: int, count: DimLike) -> Range:
         """The j below ``count`` at which ``start + j * step`` lies in x."""
         kb, (low, high) = self.kb, self.spec.padding[d]
-        first: Index = 0 if low <= 0 else kb.max(0, self._ceil(kb.sub(0, start), step))
-        last = kb.dim(count) if high <= 0 else kb.min(kb.dim(count), self._ceil(kb.sub(kb.dim(self.spec.spatial[d]), start), step))
+        first: Index = 0 if low <= 0 else kb.max(0, self.ceil(kb.sub(0, start), step))
+        last = kb.dim(count) if high <= 0 else kb.min(kb.dim(count), self.ceil(kb.sub(kb.dim(self.spec.spatial[d]), start), step))
         return first, last, 1
 
     def _meeting(self, d: int, i: Index) -> Range:
@@ -228,15 +157,7 @@ class _Loops:
         stride, dilation = spec.stride[d], spec.dilation[d]
         t = kb.add(i, spec.padding[d][0])
         behind = kb.sub(t, kb.mul(kb.sub(kb.dim(spec.positions[d]), 1), stride))
-        low, high = kb.max(0, self._ceil(behind, dilation)), kb.min(kb.dim(spec.kernel[d]), kb.add(kb.floordiv(t, dilation), 1))
-        shared = math.gcd(stride, dilation)
-        step = stride // shared
-        if shared > 1:
-            high = kb.select(kb.cmp("eq", kb.mod(t, shared), 0), high, 0)
-        if step > 1:  # k * dilation has the rest of t by stride
-            wanted = kb.mod(kb.mul(kb.floordiv(t, shared), pow(dilation // shared, -1, step)), step)
-            low = kb.add(low, kb.mod(kb.sub(wanted, low), step))
-        return low, high, step
+        return self.meeting(t, stride, dilation, kb.min(kb.dim(spec.kernel[d]), kb.add(kb.floordiv(t, dilation), 1)), behind)
 
     def _step(self, factor: Value, vector: Value, acc: Value) -> Value:
         k = self.kb.scalars(self.lanes)
@@ -255,13 +176,13 @@ class _Loops:
         forward = spec.kind == FORWARD
         out, given, w = self._of("y" if forward else "x"), self._of("x" if forward else "y"), self._of("w")
         groups = () if self.depthwise else (spec.groups,)
-        with self._over([spec.batch, *groups, *(spec.positions if forward else spec.spatial)], _POLL) as (n, *rest):
+        with self.over([spec.batch, *groups, *(spec.positions if forward else spec.spatial)], POLL) as (n, *rest):
             g, at = (rest[0], rest[1:]) if groups else (0, rest)
             starts = [kb.sub(kb.mul(p, s), low) for p, s, (low, _) in zip(at, spec.stride, spec.padding)] if forward else []
             ranges = [self._inside(d, starts[d], spec.dilation[d], spec.kernel[d]) if forward else self._meeting(d, at[d]) for d in range(spec.rank)]
-            base = self._at(given.base, (n, given.batch), (g, given.group))
-            home = self._at(out.base, (n, out.batch), (g, out.group), *zip(at, out.places))
-            weights = self._at(w.base, (g, w.group))
+            base = self.at(given.base, (n, given.batch), (g, given.group))
+            home = self.at(out.base, (n, out.batch), (g, out.group), *zip(at, out.places))
+            weights = self.at(w.base, (g, w.group))
 
             def place(k: Sequence[Index]) -> Index:
                 """Where the given array is read at a kernel place."""
@@ -269,18 +190,18 @@ class _Loops:
                     there = [kb.add(s, kb.mul(i, d)) for s, i, d in zip(starts, k, spec.dilation)]
                 else:
                     there = [kb.floordiv(kb.sub(kb.add(p, low), kb.mul(i, d)), s) for p, (low, _), i, d, s in zip(at, spec.padding, k, spec.dilation, spec.stride)]
-                return self._at(base, *zip(there, given.places))
+                return self.at(base, *zip(there, given.places))
 
-            def block(first: Index, count: int, masks: Sequence[Value | None]) -> None:
+            def block(first: Index, masks: Sequence[Value | None]) -> None:
                 def at_place(k: list[Index], accs: list[Value]) -> list[Value]:
-                    here, row = place(k), self._at(weights, *zip(k, w.places), (first, w.lane))
+                    here, row = place(k), self.at(weights, *zip(k, w.places), (first, w.lane))
                     return self._channels(given, here, w, row, first, masks, accs)
 
-                accs = self._nested(ranges, self._zeros(count), at_place)
+                accs = self.nested(ranges, self._zeros(len(masks)), at_place)
                 for v, (acc, mask) in enumerate(zip(accs, masks)):
-                    self._put(acc, out, self._at(home, (kb.add(first, v * self.lanes), out.lane)), self.lanes, mask)
+                    self.store(acc, out.mem, self.at(home, (kb.add(first, v * self.lanes), out.lane)), out.lane, mask)
 
-            self._vectors(block)
+            self.vectors(block)
 
     def _channels(self, given: _Array, here: Index, w: _Array, row: Index, first: Index, masks: Sequence[Value | None], accs: list[Value]) -> list[Value]:
         """The products at one kernel place: over the other channels of the group, or the one of each lane."""
@@ -288,16 +209,16 @@ class _Loops:
         if self.depthwise:
             out = []
             for v, (acc, mask) in enumerate(zip(accs, masks)):
-                x = self._vector(given, self._at(here, (kb.add(first, v * lanes), given.lane)), lanes, mask)
-                out.append(self._step(x, self._vector(w, self._at(row, (v * lanes, w.lane)), lanes, mask), acc))
+                x = self.load(given.mem, self.at(here, (kb.add(first, v * lanes), given.lane)), given.lane, mask)
+                out.append(self._step(x, self.load(w.mem, self.at(row, (v * lanes, w.lane)), w.lane, mask), acc))
             return out
 
         def channel(at: list[Index], accs: list[Value]) -> list[Value]:
-            x = kb.load(given.mem, self._at(here, (at[0], given.row)))
-            there = self._at(row, (at[0], w.row))
-            return [self._step(x, self._vector(w, self._at(there, (v * lanes, w.lane)), lanes, mask), acc) for v, (acc, mask) in enumerate(zip(accs, masks))]
+            x = kb.load(given.mem, self.at(here, (at[0], given.row)))
+            there = self.at(row, (at[0], w.row))
+            return [self._step(x, self.load(w.mem, self.at(there, (v * lanes, w.lane)), w.lane, mask), acc) for v, (acc, mask) in enumerate(zip(accs, masks))]
 
-        return self._nested([(0, kb.dim(self._rows()), 1)], accs, channel)
+        return self.nested([(0, kb.dim(self._rows()), 1)], accs, channel)
 
     # ---- w ------------------------------------------------------------------------------------------------------------------------
 
@@ -306,38 +227,38 @@ class _Loops:
         spec, kb = self.spec, self.kb
         x, y, w = self._of("x"), self._of("y"), self._of("w")
         outer = [] if self.depthwise else [spec.groups, self.per_x]
-        with self._over([*outer, *spec.kernel], _POLL) as at:
+        with self.over([*outer, *spec.kernel], POLL) as at:
             (g, c), k = (at[:2], at[2:]) if outer else ((0, 0), at)
             starts = [kb.sub(kb.mul(i, d), low) for i, d, (low, _) in zip(k, spec.dilation, spec.padding)]
             ranges = [self._inside(d, starts[d], spec.stride[d], spec.positions[d]) for d in range(spec.rank)]
-            base_x, base_y = self._at(x.base, (g, x.group), (c, x.row)), self._at(y.base, (g, y.group))
-            home = self._at(w.base, (g, w.group), (c, w.row if outer else 0), *zip(k, w.places))
+            base_x, base_y = self.at(x.base, (g, x.group), (c, x.row)), self.at(y.base, (g, y.group))
+            home = self.at(w.base, (g, w.group), (c, w.row if outer else 0), *zip(k, w.places))
 
-            def block(first: Index, count: int, masks: Sequence[Value | None]) -> None:
+            def block(first: Index, masks: Sequence[Value | None]) -> None:
                 def row(outside: list[Index], accs: list[Value]) -> list[Value]:
                     n, *lines = outside
 
                     def position(inside: list[Index], accs: list[Value]) -> list[Value]:
                         p = [*lines, *inside]
                         there = [kb.add(s, kb.mul(i, step)) for s, i, step in zip(starts, p, spec.stride)]
-                        here = self._at(base_x, (n, x.batch), *zip(there, x.places))
-                        at_y = self._at(base_y, (n, y.batch), *zip(p, y.places), (first, y.lane))
+                        here = self.at(base_x, (n, x.batch), *zip(there, x.places))
+                        at_y = self.at(base_y, (n, y.batch), *zip(p, y.places), (first, y.lane))
                         return self._products(x, here, y, at_y, first, masks, accs)
 
-                    sums = self._nested(ranges[-1:], self._zeros(count), position)
+                    sums = self.nested(ranges[-1:], self._zeros(len(masks)), position)
                     return [kb.scalars(self.lanes).add(a, s) for a, s in zip(accs, sums)]
 
-                accs = self._nested([(0, kb.dim(spec.batch), 1), *ranges[:-1]], self._zeros(count), row)
+                accs = self.nested([(0, kb.dim(spec.batch), 1), *ranges[:-1]], self._zeros(len(masks)), row)
                 for v, (acc, mask) in enumerate(zip(accs, masks)):
-                    self._put(acc, w, self._at(home, (kb.add(first, v * self.lanes), w.lane)), self.lanes, mask)
+                    self.store(acc, w.mem, self.at(home, (kb.add(first, v * self.lanes), w.lane)), w.lane, mask)
 
-            self._vectors(block)
+            self.vectors(block)
 
     def _products(self, x: _Array, here: Index, y: _Array, at_y: Index, first: Index, masks: Sequence[Value | None], accs: list[Value]) -> list[Value]:
         """One position of y: a number of x for all lanes, or of a depthwise one a number for each."""
         kb, lanes, out = self.kb, self.lanes, []
         factor = None if self.depthwise else kb.load(x.mem, here)
         for v, (acc, mask) in enumerate(zip(accs, masks)):
-            number = factor if factor is not None else self._vector(x, self._at(here, (kb.add(first, v * lanes), x.lane)), lanes, mask)
-            out.append(self._step(number, self._vector(y, self._at(at_y, (v * lanes, y.lane)), lanes, mask), acc))
+            number = factor if factor is not None else self.load(x.mem, self.at(here, (kb.add(first, v * lanes), x.lane)), x.lane, mask)
+            out.append(self._step(number, self.load(y.mem, self.at(at_y, (v * lanes, y.lane)), y.lane, mask), acc))
         return out

@@ -19,8 +19,9 @@ _INDEX = {
 _KERNELS = {  # which module of ``later`` has the function of which name
     "dot": ("lowering_dot", "dot"), **{op: ("lowering_index", function) for op, function in _INDEX.items()},
     **dict.fromkeys(("conv", "conv_input_grad", "conv_weight_grad"), ("lowering_conv", "convolution")),
+    **{f"window_{name}": ("lowering_window", "windows") for name in ("sum", "spread", "max", "argmax", "pick", "put")},
 }
-_REPORTING = frozenset(("dot", "conv", "conv_input_grad", "conv_weight_grad"))  # their functions report in detail
+_REPORTING = frozenset(op for op, (module, _) in _KERNELS.items() if module in ("lowering_dot", "lowering_conv", "lowering_window"))  # these report in detail
 
 
 def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:

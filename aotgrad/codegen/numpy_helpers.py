@@ -122,6 +122,45 @@ def _conv(x, w, y, shape, stride, padding, dilation, groups):
             part += np.einsum("ngo...,goc->ngc...", ys, ws[(Ellipsis,) + k])
     return wide[inside] if out is x else out
 ''',
+    "_window": '''
+def _window(kind, x, at, shape, kernel, stride, low, dilation):
+    """Sums, maxima, their places, or the elements at places, of windows of x; or x added to its windows, or to places in them."""
+    down = kind in ("sum", "max", "argmax", "pick")
+    spatial, counts = (x.shape[2:], shape[2:]) if down else (shape[2:], x.shape[2:])
+    rank = len(counts)
+    number, inside = np.zeros((1,) * (2 * rank), np.int64), np.ones((1,) * (2 * rank), bool)
+    for d, (n, m) in enumerate(zip(spatial, counts)):
+        p = np.arange(m)[:, None]
+        if kernel:
+            i = p * stride[d] - low[d] + np.arange(kernel[d]) * dilation[d]
+            ok = (i >= 0) & (i < n)
+        else:
+            i = p * n // max(m, 1) + np.arange(n)
+            ok = i < -(-(p + 1) * n // max(m, 1))
+        view = [1] * (2 * rank)
+        view[d], view[rank + d] = i.shape
+        number, inside = number * n + i.reshape(view), inside & ok.reshape(view)
+    size = int(np.prod(number.shape[rank:]))
+    number, inside = (np.broadcast_to(a, number.shape).reshape(*counts, size) for a in (number, inside))
+    if not down:
+        out = np.zeros((*shape[:2], int(np.prod(spatial))), x.dtype)
+        on = inside if at is None else inside & (number == at[..., None])
+        np.add.at(out, (slice(None), slice(None), np.where(inside, number, 0)), np.where(on, x[..., None], x.dtype.type(0)))
+        return out.reshape(shape)
+    part = x.reshape(*x.shape[:2], -1)[:, :, np.where(inside, number, 0)] if inside.any() and x.size else np.zeros((*shape, size), x.dtype)
+    if kind == "sum":
+        return np.where(inside, part, x.dtype.type(0)).sum(axis=-1, dtype=x.dtype)
+    if kind == "pick":
+        return np.where(inside & (number == at[..., None]), part, x.dtype.type(0)).sum(axis=-1, dtype=x.dtype)
+    least = x.dtype.type(-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
+    if kind == "max":
+        return np.where(inside, part, least).max(axis=-1, initial=least)
+    rank_of = np.where(inside, np.where(part == part, part, np.inf), least)
+    nan = np.flip(inside & (part != part), -1)
+    first = np.argmax(inside & (rank_of == rank_of.max(axis=-1, initial=least, keepdims=True)), axis=-1) if size else np.zeros(shape, np.int64)
+    chosen = np.where(nan.any(axis=-1), size - 1 - np.argmax(nan, axis=-1) if size else 0, first)
+    return np.where(inside.any(axis=-1), np.take_along_axis(np.broadcast_to(number, part.shape), chosen[..., None], -1)[..., 0] if size else 0, -1).astype(np.int64)
+''',
     "_recurrence": '''
 def _recurrence(a, x, dim, reverse):
     """y[i] = a[i] * y[i - 1] + x[i] along dim."""

@@ -409,6 +409,12 @@ def _conv(given: str) -> Callable[[_Writer, Op], _Text]:
     return text
 
 
+def _window(w: _Writer, op: Op) -> _Text:
+    given = [w.env[o].full for o in op.operands]
+    attrs = ", ".join(f"{k}={tuple(op.attrs[k])!r}" for k in ("kernel", "stride", "low", "dilation"))
+    return _Text(f"{w.helper('_window')}({op.name[7:]!r}, {given[0]}, {given[1] if len(given) > 1 else None}, {w.shape(op.result.type.shape)}, {attrs})")
+
+
 def _dot(w: _Writer, op: Op) -> _Text:
     a, b = (w.atom(o) for o in op.operands)
     return _Text(f"{a} @ {b}", MUL)
@@ -426,6 +432,7 @@ _OPS: dict[str, Callable[[_Writer, Op], _Text]] = {
     "full": _full, "constant": _constant, "cast": _cast, "broadcast": _broadcast, "reshape": _reshape, "permute": _permute, "stop_gradient": _same,
     "relayout": _same, "slice": _slice, "insert": _insert, "insert_add": _insert, "concatenate": _concatenate, "take": _take, "iota": _iota, "size": _size,
     "argmax": _arg, "argmin": _arg, "dot": _dot, "conv": _conv("xw"), "conv_input_grad": _conv("yw"), "conv_weight_grad": _conv("xy"),
+    **{f"window_{name}": _window for name in ("sum", "spread", "max", "argmax", "pick", "put")},
     "neg": _unary("-"), "logical_not": _unary("~"), "scatter": _by_helper("_scatter", ("dim",)), "scatter_add": _by_helper("_scatter_add", ("dim",)),
     "cumsum": _by_helper("_cumsum", ("dim", "exclusive", "reverse")), "cumprod": _by_helper("_cumprod", ("dim", "exclusive", "reverse")),
     "recurrence": _by_helper("_recurrence", ("dim", "reverse")),

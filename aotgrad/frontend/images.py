@@ -33,7 +33,28 @@ def laid_out(out: Any, xs: Sequence[Any]) -> Any:
 
 
 def generic(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]]:
-    """Operand types and attributes with batch and image sizes as symbols; channels and kernels, which belong to a model, stay."""
+    """Operand types and attributes with batch and image sizes as symbols, of pooling channels too; channels and kernels of a convolution belong to a model, and stay."""
+    return _window(op) if op.name.startswith("window_") else _convolution(op)
+
+
+def _window(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]]:
+    attrs, given, made = dict(op.attrs), op.operands[0].type, op.result.type
+    lead = (dims.symbol("n"), dims.symbol("c"))
+    down = "count" in attrs
+    sizes, others = given.shape[2:], made.shape[2:]
+    if attrs["kernel"]:
+        at = [dims.symbol(f"s{i}") for i in range(len(sizes))]
+        pairs = zip(at, sizes, others, attrs["stride"])
+        if down:  # as many positions as here, and as the same remainder gives at other sizes
+            sizes, others = tuple(at), tuple(dims.floordiv(n + (m - 1) * s - old, s) + 1 for n, old, m, s in pairs)
+        else:
+            sizes, others = tuple(at), tuple((p - 1) * s + m - (old - 1) * s for p, old, m, s in pairs)
+        attrs["count" if down else "spatial"] = others
+    shapes = [(*lead, *sizes), (*lead, *(others if down else sizes))]  # the places of what was picked lie with y
+    return tuple(TensorType(shape, o.type.dtype) for shape, o in zip(shapes, op.operands)), tuple(attrs.items())
+
+
+def _convolution(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]]:
     attrs = dict(op.attrs)
     letters = _ARRAYS[op.name]
     types = dict(zip(letters, [v.type for v in (*op.operands, op.result)]))

@@ -1,5 +1,6 @@
 """The op families. Importing this package fills the registry."""
 
-from . import arith, arrange, contract, control, conv, conv_front, custom, derived, host, index, math, reduce, shape, special
+from . import arith, arrange, contract, control, conv, conv_front, custom, derived, host, index, math, pool_front, reduce, shape, special, window
 
-__all__ = ["arith", "arrange", "contract", "control", "conv", "conv_front", "custom", "derived", "host", "index", "math", "reduce", "shape", "special"]
+__all__ = ["arith", "arrange", "contract", "control", "conv", "conv_front", "custom", "derived", "host", "index", "math", "pool_front", "reduce", "shape",
+           "special", "window"]

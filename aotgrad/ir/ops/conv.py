@@ -17,6 +17,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Bilinear, Kernel, OpDef, Sample, register
 from ..types import Layout, TensorType
+from .image_batch import conv_batch, weight_grad_batch
 
 __all__ = ["positions"]
 
@@ -210,12 +211,12 @@ def _samples(kind: str) -> Any:
 register(OpDef(
     "conv", "Cross-correlation of x [N, C, *S] with w [O, C / groups, *K]: y [N, O, *P].", ("x", "w"), _conv_rule, _conv_ref,
     Bilinear((lambda b, ct, w, op: _to_x(b, ct, w, op.operands[0], op), lambda b, ct, x, op: _to_w(b, x, ct, op.operands[1], op))), Kernel("conv"), _WINDOW,
-    _samples("y"), layouts="channels_last"))
+    _samples("y"), batch=conv_batch, layouts="channels_last"))
 register(OpDef(
     "conv_input_grad", "The x [N, C, *spatial] that y and w give: each y spreads over the places it is computed from.", ("y", "w"), _input_grad_rule, _input_grad_ref,
     Bilinear((lambda b, ct, w, op: _to_y(b, ct, w, op), lambda b, ct, y, op: _to_w(b, ct, y, op.operands[1], op))), Kernel("conv"), {"spatial": REQUIRED, **_WINDOW},
-    _samples("x"), layouts="channels_last"))
+    _samples("x"), batch=conv_batch, layouts="channels_last"))
 register(OpDef(
     "conv_weight_grad", "The w [O, C / groups, *kernel] that x and y give: sums over batch and positions.", ("x", "y"), _weight_grad_rule, _weight_grad_ref,
     Bilinear((lambda b, ct, y, op: _to_x(b, y, ct, op.operands[0], op), lambda b, ct, x, op: _to_y(b, x, ct, op))), Kernel("conv"), {"kernel": REQUIRED, **_WINDOW},
-    _samples("w"), layouts="channels_last"))
+    _samples("w"), batch=weight_grad_batch, layouts="channels_last"))

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import as_dtype, bool_, float64, int64
+from aotgrad_runtime.dtypes import as_dtype, bool_, int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
 from ..transforms.batch import placed, spread
 from ..types import TensorType
-from .common import drop_dims, norm_dim, norm_dims
+from .common import drop_dims, floats, norm_dim, norm_dims
 
 Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
@@ -46,16 +46,6 @@ def _accumulator(b: Any, x: Any, dtype: Any) -> Any:
     return x if x.type.dtype.kind in "fc" else b.to_dtype(x, int64)
 
 
-def _floats(b: Any, x: Any, dtype: Any, what: str) -> Any:
-    if dtype is not None:
-        return b.to_dtype(x, as_dtype(dtype))
-    if x.type.dtype.kind in "fc":
-        return x
-    if b.torch:
-        raise AotgradTypeError(f"{what}: the input is {x.type.dtype.name}, a floating-point dtype is needed; pass dtype= or convert it first")
-    return b.to_dtype(x, float64)
-
-
 def _sum_like(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
         x, dims = _accumulator(b, x, dtype), norm_dims(dim, len(x.type.shape))
@@ -66,7 +56,7 @@ def _sum_like(name: str) -> Any:
 
 def _float_like(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-        x, dims = _floats(b, x, dtype, name), norm_dims(dim, len(x.type.shape))
+        x, dims = floats(b, x, dtype, name), norm_dims(dim, len(x.type.shape))
         return _finish(b, x, b.emit(name, [x], {"dims": dims})[0], dims, keepdim)
 
     return canon
@@ -74,7 +64,7 @@ def _float_like(name: str) -> Any:
 
 def _variance_like(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, unbiased: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
-        x, dims = _floats(b, x, None, name), norm_dims(dim, len(x.type.shape))
+        x, dims = floats(b, x, None, name), norm_dims(dim, len(x.type.shape))
         free = correction if correction is not None else 1 if unbiased is None else int(unbiased)
         return _finish(b, x, b.emit(name, [x], {"dims": dims, "correction": free})[0], dims, keepdim)
 
@@ -151,7 +141,7 @@ def _bool_front(name: str) -> Any:
 
 def _softmax_front(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = -1, dtype: Any = None) -> Any:
-        x = _floats(b, x, dtype, name)
+        x = floats(b, x, dtype, name)
         return b.emit(name, [x], {"dim": norm_dim(dim, len(x.type.shape))})[0] if x.type.shape else b.full_like(x, 1.0 if name == "softmax" else 0.0)
 
     return canon

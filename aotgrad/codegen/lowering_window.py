@@ -1,0 +1,249 @@
+"""Pooling's ops as loops. Windows end where x does, so no padding is read or copied.
+
+Lanes are neighbours in the channels where these are last in memory. Else they are neighbours in the last dim of y, and each asks whether its place lies in x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aotgrad_runtime.dtypes import DType, bool_, int64
+
+from ..ir.core import Op, Value
+from ..ir.dims import DimLike
+from .access import Access
+from .fusion import Kern
+from .guards import both, inside
+from .image_loops import POLL, ImageLoops, Range
+from .kernel import Index, register
+from .kernel_core import CMPI
+from .nest import Context
+
+__all__ = ["windows"]
+
+_ROW = 8  # from this width on, rows of a window are summed on their own
+
+
+def windows(cx: Context, item: Kern) -> None:
+    """One of the six ops on windows."""
+    op = item.op
+    assert op is not None
+    arrays = [*(cx.buffers.access(item, o) for o in op.operands), cx.buffers.stored(op.result)]
+    loops = _Up(cx, op, arrays) if "spatial" in op.attrs else _Down(cx, op, arrays)
+    loops.emit()
+    lanes = "channels" if loops.channels else "places" if loops.lanes > 1 else "none"
+    cx.report.append({"kind": op.name, "kernel": list(op.attrs["kernel"]) or "adaptive", "lanes": lanes})
+
+
+def _unit(access: Access, dim: int, size: DimLike) -> bool:
+    """Whether neighbours in a dim are neighbours in memory."""
+    stride = access.strides[dim]
+    return isinstance(stride, int) and stride == 1 and not (isinstance(size, int) and size == 1)
+
+
+@dataclass
+class _Spot:
+    """A place of a window: where it is in the array that is read, its number, and the lanes in which it is one (None: all)."""
+
+    at: Index
+    place: Any
+    mask: Value | None
+    stride: DimLike
+
+
+class _Windows(ImageLoops):
+    """``arrays``: operands, then the result. ``given``: the image read, ``out``: the one written."""
+
+    def __init__(self, cx: Context, op: Op, arrays: Sequence[Access]) -> None:
+        self.op, self.a, self.given, self.out = op, op.attrs, arrays[0], arrays[-1]
+        self.marks = arrays[1] if len(arrays) > 2 else None
+        self.types = [op.operands[0].type, op.result.type]
+        self.dtype: DType = self.types[0].dtype
+        self.shape = self.types[1].shape
+        down = "count" in op.attrs
+        self.spatial, self.count = (self.types[0].shape[2:], self.shape[2:]) if down else (self.shape[2:], self.types[0].shape[2:])
+        self.channels = all(_unit(x, 1, self.shape[1]) for x in arrays)
+        self.adaptive = not self.a["kernel"]
+        wide_windows = self.adaptive or isinstance(self.a["kernel"][-1], int) and self.a["kernel"][-1] >= _ROW
+        self.rows = down and op.name == "window_sum" and wide_windows
+        few = isinstance(self.count[-1], int) and self.count[-1] <= 2
+        self.along = self.rows and few and not self.channels and _unit(self.given, -1, self.spatial[-1]) and (self.adaptive or self.a["dilation"][-1] == 1)
+        self.places = down and not self.channels and not self.adaptive and not self.along and _unit(self.out, -1, self.shape[-1])
+        wide = max(self.dtype.itemsize, 8 if self.marks is not None or op.name == "window_argmax" else 1)
+        super().__init__(cx, wide, self.shape[1] if self.channels else self.shape[-1] if self.places else self.spatial[-1] if self.along else 1)
+
+    def emit(self) -> None:
+        """Loops over the result; ``vectors`` over what the lanes run along."""
+        n, c, *rest = self.shape
+        if self.along:
+            with self.over(self.shape, POLL) as (b, channel, *at):
+                self.kb.store(self._row_sums(b, channel, at), self.out.store.mem, self._offset(self.out, b, channel, at))
+            return
+        sizes = [n, *rest] if self.channels else [n, c, *(rest[:-1] if self.places else rest)]
+        with self.over(sizes, POLL) as (b, *at):
+            c0: Index = 0
+            if not self.channels:
+                c0, *at = at
+
+            def several(first: Index, masks: Sequence[Value | None]) -> None:
+                for v, mask in enumerate(masks):
+                    self._vector(b, c0, at, first, v, mask)
+
+            self.vectors(several)
+
+    def _vector(self, b: Index, c: Index, at: Sequence[Index], first: Index, v: int, mask: Value | None) -> None:
+        lane = self.kb.add(first, v * self.lanes)
+        if self.channels:
+            c = lane
+        p = list(at) if len(at) == len(self.shape) - 2 else [*at, lane]
+        home = self._offset(self.out, b, c, p)
+        accs = self._combined(b, c, p, mask)
+        self.store(accs[-1], self.out.store.mem, home, self.out.strides[1 if self.channels else -1], mask)
+
+    def _offset(self, array: Access, b: Index, c: Index, at: Sequence[Index]) -> Index:
+        return self.at(array.base, *zip((b, c, *at), array.strides))
+
+    def _combined(self, b: Index, c: Index, p: list[Index], mask: Value | None) -> list[Value]:
+        raise NotImplementedError
+
+    def _row_sums(self, b: Index, c: Index, p: list[Index]) -> Value:
+        raise NotImplementedError
+
+    def _number(self, at: Sequence[Index]) -> Index:
+        """The number of a place in a flat image."""
+        out: Index = 0
+        for i, n in zip(at, self.spatial):
+            out = self.kb.add(self.kb.mul(out, self.kb.dim(n)), i)
+        return out
+
+    def _as_int(self, place: Any) -> Value:
+        """A place (or one per lane) as int64 in all lanes."""
+        k = self.kb.scalars(self.lanes)
+        return k.vector(k.from_index(place, int64))
+
+    def _equal(self, a: Value, b: Value) -> Value:
+        return self.kb.pure("arith.cmpi", (a, b), register(bool_, self.lanes), {"predicate": CMPI["eq"]}, "eq")
+
+    def _zero(self, value: Any = 0, dtype: DType | None = None) -> Value:
+        return self.kb.constant(value, register(dtype or self.dtype, self.lanes))
+
+
+class _Down(_Windows):
+    """Every element of y from its window of x."""
+
+    def _combined(self, b: Index, c: Index, p: list[Index], mask: Value | None) -> list[Value]:
+        kb, k, kind = self.kb, self.kb.scalars(self.lanes), self.op.name
+        wide = self.lanes > 1 and not self.channels  # each lane has a window of its own in the last dim
+        ranges = [self._range(d, p[d]) for d in range(len(p) - wide)]
+        if wide:
+            ranges.append((0, self.a["kernel"][-1], 1))
+        wanted = None
+        if self.marks is not None:
+            lane = 1 if self.channels else -1
+            wanted = self.load(self.marks.store.mem, self._offset(self.marks, b, c, p), self.marks.strides[lane], mask)
+        base = self._offset(self.given, b, c, [0] * len(p))
+
+        def step(j: list[Index], accs: list[Value]) -> list[Value]:
+            spot = self._spot(base, p, j, mask, wide)
+            x = self.load(self.given.store.mem, spot.at, spot.stride, spot.mask)
+            if kind == "window_sum":
+                return [k.add(accs[0], x)]
+            if kind == "window_pick":
+                hit = self._equal(k.vector(wanted), self._as_int(spot.place)) if wanted is not None else None
+                assert hit is not None
+                return [k.select(hit if spot.mask is None else both(kb, hit, spot.mask), x, accs[0])]
+            if kind == "window_max":
+                best = k.max(accs[0], x)
+                return [best if spot.mask is None else k.select(spot.mask, best, accs[0])]
+            best, at = accs
+            better = k.logical("or", k.cmp("gt", x, best), k.cmp("lt", at, self._zero(0, int64)))
+            if self.dtype.kind == "f":
+                better = k.logical("or", better, k.cmp("ne", x, x))
+            better = better if spot.mask is None else both(kb, better, spot.mask)
+            return [k.select(better, x, best), k.select(better, self._as_int(spot.place), at)]
+
+        if self.rows and not wide:  # each row from zero: what is added up stays alike in size
+            def row(outside: list[Index], accs: list[Value]) -> list[Value]:
+                return [k.add(accs[0], self.nested(ranges[-1:], [self._zero()], lambda j, inner: step([*outside, *j], inner))[0])]
+
+            return self.nested(ranges[:-1], [self._zero()], row)
+        least = k.identity("max", self.dtype)
+        start = {"window_max": [self._zero(least)], "window_argmax": [self._zero(least), self._zero(-1, int64)]}.get(kind, [self._zero()])
+        return self.nested(ranges, start, step)
+
+    def _row_sums(self, b: Index, c: Index, p: list[Index]) -> Value:
+        """The sum of one window whose rows the lanes run along."""
+        kb, k, a = self.kb, self.kb.scalars(self.lanes), self.a
+        *ranges, (first, end, _) = [self._range(d, i) for d, i in enumerate(p)]
+        if not self.adaptive:
+            start = kb.sub(kb.mul(p[-1], a["stride"][-1]), a["low"][-1])
+            first, end = kb.add(start, first), kb.add(start, end)
+        base = self._offset(self.given, b, c, [0] * len(p))
+
+        def row(j: list[Index], accs: list[Value]) -> list[Value]:
+            at = j if self.adaptive else [kb.add(kb.sub(kb.mul(i, s), lo), kb.mul(q, d)) for i, s, lo, q, d in zip(p, a["stride"], a["low"], j, a["dilation"])]
+            line = self.at(base, *zip(at, self.given.strides[2:]))
+            with kb.for_(first, end, self.lanes, init=[self._zero()]) as lp:
+                mask = kb.create_mask(kb.sub(end, lp.iv), self.lanes) if self.lanes > 1 else None
+                kb.yield_(k.add(lp.args[0], kb.load(self.given.store.mem, kb.add(line, lp.iv), self.lanes, mask)))
+            return [k.add(accs[0], lp.results[0])]
+
+        return k.reduce("add", self.nested(ranges, [self._zero()], row)[0])
+
+    def _range(self, d: int, p: Index) -> Range:
+        """Rounds of the window of p that lie in x: its places themselves where windows are adaptive, else numbers of kernel places."""
+        kb, n = self.kb, self.kb.dim(self.spatial[d])
+        if self.adaptive:
+            count = kb.dim(self.count[d])
+            end = kb.sub(0, kb.floordiv(kb.sub(0, kb.mul(kb.add(p, 1), n)), count))
+            return kb.floordiv(kb.mul(p, n), count), end, 1
+        start, step = kb.sub(kb.mul(p, self.a["stride"][d]), self.a["low"][d]), self.a["dilation"][d]
+        return kb.max(0, self.ceil(kb.sub(0, start), step)), kb.min(self.a["kernel"][d], self.ceil(kb.sub(n, start), step)), 1
+
+    def _spot(self, base: Index, p: Sequence[Index], j: Sequence[Index], mask: Value | None, wide: bool) -> _Spot:
+        kb, a = self.kb, self.a
+        at = list(j) if self.adaptive else [kb.add(kb.sub(kb.mul(i, s), lo), kb.mul(q, d)) for i, s, lo, q, d in zip(p, a["stride"], a["low"], j, a["dilation"])]
+        offset = self.at(base, *zip(at, self.given.strides[2:]))
+        if not wide:
+            return _Spot(offset, self._number(at), mask, self.given.strides[1])
+        step = a["stride"][-1]
+        lanes = self.spread(at[-1], step)
+        valid = inside(kb, [lanes], [kb.dim(self.spatial[-1])])
+        return _Spot(offset, self.spread(self._number(at), step), both(kb, valid, mask), self.given.strides[-1] * step)
+
+
+class _Up(_Windows):
+    """Every element of x from the windows that hold it."""
+
+    def _combined(self, b: Index, c: Index, p: list[Index], mask: Value | None) -> list[Value]:
+        k = self.kb.scalars(self.lanes)
+        ranges = [self._meeting(d, i) for d, i in enumerate(p)]
+        here = self._as_int(self._number(p))
+
+        def step(j: list[Index], accs: list[Value]) -> list[Value]:
+            q = j if self.adaptive else [self._position(d, i, place) for d, (i, place) in enumerate(zip(p, j))]
+            y = self.load(self.given.store.mem, self._offset(self.given, b, c, q), self.given.strides[1], mask)
+            if self.marks is not None:
+                wanted = self.load(self.marks.store.mem, self._offset(self.marks, b, c, q), self.marks.strides[1], mask)
+                y = k.select(self._equal(k.vector(wanted), here), y, self._zero())
+            return [k.add(accs[0], y)]
+
+        return self.nested(ranges, [self._zero()], step)
+
+    def _position(self, d: int, i: Index, place: Index) -> Index:
+        kb, a = self.kb, self.a
+        return kb.floordiv(kb.sub(kb.add(i, a["low"][d]), kb.mul(place, a["dilation"][d])), a["stride"][d])
+
+    def _meeting(self, d: int, i: Index) -> Range:
+        """Windows that hold i: their positions where they are adaptive, else the kernel places at which i lies in one."""
+        kb, count = self.kb, self.kb.dim(self.count[d])
+        if self.adaptive:
+            n = kb.dim(self.spatial[d])
+            end = kb.sub(0, kb.floordiv(kb.sub(0, kb.mul(kb.add(i, 1), count)), n))
+            return kb.floordiv(kb.mul(i, count), n), kb.min(end, count), 1
+        stride, dilation, size = self.a["stride"][d], self.a["dilation"][d], self.a["kernel"][d]
+        t = kb.add(i, self.a["low"][d])
+        return self.meeting(t, stride, dilation, kb.min(size, kb.add(kb.floordiv(t, dilation), 1)), kb.sub(t, kb.mul(kb.sub(count, 1), stride)))
+
