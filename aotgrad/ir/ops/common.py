@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import DType, bool_
+from aotgrad_runtime.dtypes import DType, as_dtype, bool_, float64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from ..opdef import Sample
 from ..types import Layout, TensorType
 
-__all__ = ["at_least", "elementwise_rule", "drop_dims", "float_samples", "norm_dim", "norm_dims", "vectorised"]
+__all__ = ["at_least", "elementwise_rule", "drop_dims", "float_samples", "floats", "norm_dim", "norm_dims", "vectorised"]
 
 Rule = Callable[[Sequence[TensorType], Mapping[str, Any]], Sequence[TensorType]]
 
@@ -69,6 +69,17 @@ def norm_dims(dim: Any, rank: int, what: str = "dim") -> tuple[int, ...]:
     if len(set(out)) != len(out):
         raise AotgradValueError(f"{what}={dim!r} names a dimension twice")
     return out
+
+
+def floats(b: Any, x: Any, dtype: Any, what: str) -> Any:
+    """A public function's operand in ``dtype``, or as floats: NumPy's integers become float64, tensors must be floats already."""
+    if dtype is not None:
+        return b.to_dtype(x, as_dtype(dtype))
+    if x.type.dtype.kind in "fc":
+        return x
+    if b.torch:
+        raise AotgradTypeError(f"{what}: the input is {x.type.dtype.name}, a floating-point dtype is needed; pass dtype= or convert it first")
+    return b.to_dtype(x, float64)
 
 
 def at_least(b: Any, have: Any, need: Any, what: str) -> None:
