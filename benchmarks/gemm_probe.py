@@ -65,7 +65,7 @@ def build(dtype: str, target: Target) -> tuple[Callable[..., None], Callable[...
     print(f"# {dtype}: text {1e3 * (texted - start):.1f} ms, compile, link and load {1e3 * (time.thread_time() - texted):.1f} ms CPU")
     i, p = ctypes.c_int64, ctypes.c_void_p
     run, size = (library.address(s) for s in made.symbols)
-    return ctypes.CFUNCTYPE(None, i, i, i, p, i, i, p, i, i, p, i, i, p, p, p)(run), ctypes.CFUNCTYPE(i, *[i] * 7)(size)
+    return ctypes.CFUNCTYPE(ctypes.c_int32, i, i, i, p, i, i, p, i, i, p, i, i, p, p, p, p, p)(run), ctypes.CFUNCTYPE(i, *[i] * 7)(size)
 
 
 def peak(dtype: str, target: Target, steps: int = 100_000) -> float:
@@ -108,7 +108,7 @@ def candidates(run, workspace, m: int, n: int, k: int, kind: str, dtype) -> tupl
     sa, sb = ([s // a.itemsize for s in x.strides] for x in (a, b))
     scratch = np.empty(workspace(m, n, k, *sa, *sb) + 64, np.uint8)
     aligned = scratch.ctypes.data + -scratch.ctypes.data % 64
-    args = (m, n, k, a.ctypes.data, *sa, b.ctypes.data, *sb, c.ctypes.data, n, 0, aligned, None, None)
+    args = (m, n, k, a.ctypes.data, *sa, b.ctypes.data, *sb, c.ctypes.data, n, 0, aligned, None, None, None, None)
     empty = (0, *args[1:])
     own = lambda: run(*args)
     out: list[Callable[[], object]] = [own, own, lambda: run(*empty), lambda: np.matmul(a, b, out=d)]

@@ -21,6 +21,7 @@ NAMES = ["native", *LOWER]
 CASES = [(name, dtype) for name in NAMES for dtype in NP]
 cases = pytest.mark.parametrize(("name", "dtype"), CASES)
 Epilogue = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 4)
+Poll = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
 class Gemm:
@@ -33,10 +34,10 @@ class Gemm:
         self.library = load_bytes(so)
         i, p = ctypes.c_int64, ctypes.c_void_p
         run, size = (self.library.address(s) for s in made.symbols)
-        self.run = ctypes.CFUNCTYPE(None, i, i, i, p, i, i, p, i, i, p, i, i, p, p, p)(run)
+        self.run = ctypes.CFUNCTYPE(ctypes.c_int32, i, i, i, p, i, i, p, i, i, p, i, i, p, p, p, p, p)(run)
         self.workspace = ctypes.CFUNCTYPE(i, *[i] * 7)(size)
 
-    def __call__(self, a, b, c, accumulate=0, epilogue=None):
+    def __call__(self, a, b, c, accumulate=0, epilogue=None, poll=None):
         (m, k), n, size = a.shape, b.shape[1], a.itemsize
         sa, sb = [s // size for s in a.strides], [s // size for s in b.strides]
         need = self.workspace(m, n, k, *sa, *sb)
@@ -45,8 +46,9 @@ class Gemm:
         scratch.fill_nan()
         start = scratch.end - need
         start -= start % 64  # the slack below one cache line is checked by the canary of fill_nan's neighbours only
-        self.run(m, n, k, a.ctypes.data, *sa, b.ctypes.data, *sb, c.ctypes.data, c.strides[0] // size, accumulate, start, epilogue, None)
+        status = self.run(m, n, k, a.ctypes.data, *sa, b.ctypes.data, *sb, c.ctypes.data, c.strides[0] // size, accumulate, start, epilogue, None, poll, None)
         scratch.close()
+        return status
 
 
 @functools.cache
@@ -227,3 +229,34 @@ def test_module_is_complete_and_bounded(dtype):
 def test_other_dtype_is_refused():
     with pytest.raises(AotgradTypeError, match="f16"):
         gemm.module("f16", Target.native())
+
+
+def repeated(rows: int, cols: int, dtype: type) -> np.ndarray:
+    """A matrix of one row, rows times, in the memory of one."""
+    return np.broadcast_to(np.ones(cols, dtype), (rows, cols))
+
+
+@cases
+def test_large_products_ask_whether_to_stop_and_small_ones_do_not(name: str, dtype: str) -> None:
+    g, kind, asked = get(name, dtype), NP[dtype], [0, 1 << 60]
+
+    @Poll
+    def poll(_: int) -> int:
+        asked[0] += 1
+        return int(asked[0] > asked[1])
+
+    def run(m: int, k: int, n: int, most: int = 1 << 60) -> tuple[int, int]:
+        asked[:] = [0, most]
+        c = np.full((m, n), 7, kind)
+        status = g(repeated(m, k, kind), repeated(k, n, kind), c, poll=poll)
+        assert np.all(c == k) == (status == 0)
+        return status, asked[0]
+
+    assert run(96, 512, 256) == (0, 0) and run(1, 1000, 1000) == (0, 0)
+    status, times = run(300, 1500, 600)
+    assert status == 0 and 5 <= times <= 200
+    assert run(300, 1500, 600, 0) == (5, 1) and run(300, 1500, 600, times - 1) == (5, times)
+    for m, k, n in ((20_000, 2048, 1), (1, 600, 100_000), (3000, 9000, 2)):
+        assert run(m, k, n)[0] == 0
+        assert 1 <= asked[0] <= 100, (m, k, n)
+        assert run(m, k, n, 0) == (5, 1)

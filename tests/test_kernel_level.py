@@ -340,7 +340,7 @@ def test_check_leaves_with_status_and_info_through_calls() -> None:
 
 
 NAIVE_GEMM = """
-define hidden void @ag_gemm_f64(i64 %m, i64 %n, i64 %k, ptr %a, i64 %rsa, i64 %csa, ptr %b, i64 %rsb, i64 %csb, ptr %c, i64 %rsc, i64 %acc, ptr %w, ptr %e, ptr %x) {
+define hidden i32 @ag_gemm_f64(i64 %m, i64 %n, i64 %k, ptr %a, i64 %rsa, i64 %csa, ptr %b, i64 %rsb, i64 %csb, ptr %c, i64 %rsc, i64 %acc, ptr %w, ptr %e, ptr %x, ptr %f, ptr %y) {
   %p = getelementptr double, ptr %a, i64 %csa
   %q = getelementptr double, ptr %b, i64 %rsb
   %u = load double, ptr %p
@@ -350,7 +350,7 @@ define hidden void @ag_gemm_f64(i64 %m, i64 %n, i64 %k, ptr %a, i64 %rsa, i64 %c
   store double %s, ptr %r
   store i64 %acc, ptr %w
   call void %e(ptr %x, i64 0, i64 %m, i64 1, i64 %n)
-  ret void
+  ret i32 0
 }
 define hidden i64 @ag_gemm_f64_workspace(i64 %m, i64 %n, i64 %k, i64 %rsa, i64 %csa, i64 %rsb, i64 %csb) {
   %s = add i64 %m, %rsb

@@ -37,11 +37,11 @@ def as_size(cx: Context, value: Index) -> DimLike:
 
 @contextmanager
 def rounds(cx: Context, sizes: Sequence[DimLike], poll: int = _POLL) -> Iterator[list[DimLike]]:
-    """Scalar loops over ``sizes``; gives the position in each as a size. ``poll``: rounds of the outermost between two questions whether to stop."""
+    """Scalar loops over ``sizes``; gives the position in each as a size. ``poll``: rounds of each between two questions whether to stop."""
     with ExitStack() as stack:
         out: list[DimLike] = []
         for n in sizes:
-            lp = stack.enter_context(cx.kb.for_(0, cx.kb.dim(n), poll=0 if out else poll))
+            lp = stack.enter_context(cx.kb.for_(0, cx.kb.dim(n), poll=poll))
             out.append(as_size(cx, lp.iv))
         yield out
 
@@ -205,7 +205,7 @@ def _line(cx: Context, t: TensorType, dim: int, reverse: bool, xs: Sequence[Acce
     kb, n = cx.kb, t.shape[dim]
     with rounds(cx, t.shape[:dim]) as lead:
         fixed = dict(enumerate(lead))
-        with kb.for_(0, kb.dim(n), init=[start], poll=0 if lead else _POLL) as lp:
+        with kb.for_(0, kb.dim(n), init=[start], poll=_POLL) as lp:
             i = as_size(cx, lp.iv)
             at = {**fixed, dim: n - 1 - i if reverse else i}
             (before,) = lp.args

@@ -153,7 +153,7 @@ class FunctionEmitter:
         init = [names[o] for o in op.operands[3:]]
         loop, done = self.labels("for", "done")
         before = self.label
-        known = _runs(low, high)
+        known = "ag.runs" in op.attrs or _runs(low, high)
         if known:
             self.jump(loop)
         else:
@@ -168,11 +168,16 @@ class FunctionEmitter:
         self.ops(body)
         self.depth -= 1
         next_iv = self.put(f"add nsw i64 {iv}, {step}")
-        poll = self._poll(op, loop, before) if "ag.poll" in op.attrs and self.status else []
+        every = int(op.attrs.get("ag.poll", 0)) if self.status else 0
+        poll = self._poll(every, loop, before) if every > 1 else []
         out = [names[v] for v in body.outputs]
         again = self.put(f"icmp slt i64 {next_iv}, {high}")
-        latch = self.label
-        self.branch(again, loop, done)
+        end = latch = self.label
+        if every == 1:
+            latch = self._ask_between(again, done)
+            self.jump(loop)
+        else:
+            self.branch(again, loop, done)
         phis = [f"  {iv} = phi i64 [ {low}, %{before} ], [ {next_iv}, %{latch} ]"]
         phis += [f"  {names[a]} = phi {llvm_type(a.type)} [ {i}, %{before} ], [ {o}, %{latch} ]" for a, i, o in zip(body.args[1:], init, out)]
         self.lines[head] = "\n".join(phis + poll)
@@ -181,12 +186,29 @@ class FunctionEmitter:
             if known:
                 names[r] = o
             else:
-                self.phi(r, [(i, before), (o, latch)])
+                self.phi(r, [(i, before), (o, end)])
 
-    def _poll(self, op: Op, loop: str, before: str) -> list[str]:
+    def _ask_between(self, again: str, done: str) -> str:
+        """Where another round follows, ask ctx->poll first. Gives the label of the block that goes on with the loop."""
+        self.uses_poll = self.uses_ctx = True
+        ask, call, on = self.labels("ask", "poll", "on")
+        self.branch(again, ask, done)
+        self.block(ask)
+        self.branch("%poll.no", on, call)
+        self.block(call)
+        self.branch(self.put(f"icmp eq i32 {self._asked()}, 0"), on, "interrupted")
+        self.block(on)
+        return on
+
+    def _asked(self) -> str:
+        """The answer of ctx->poll: a call that leaves the caller's registers alone, where the machine has such calls, so that a loop keeps what it holds in them."""
+        way = "preserve_mostcc " if self.state.target.triple.startswith(("x86_64", "aarch64")) else ""
+        self.state.declare(f"define internal {way}i32 @ag_ask(ptr %f, ptr %ctx) noinline cold #0 {{\n  %r = call i32 %f(ptr %ctx)\n  ret i32 %r\n}}")
+        return self.put(f"call {way}i32 @ag_ask(ptr %poll.f, ptr %ctx) cold")
+
+    def _poll(self, every: int, loop: str, before: str) -> list[str]:
         """At the end of a round: every so many, call ctx->poll and leave when it says so. Gives the phi of the counter."""
         self.uses_poll = self.uses_ctx = True
-        every = int(op.attrs["ag.poll"])
         ask, call, on = self.labels("ask", "poll", "on")
         counter = self.fresh()
         left = self.put(f"sub i64 {counter}, 1")
@@ -195,8 +217,7 @@ class FunctionEmitter:
         self.block(ask)
         self.branch("%poll.no", on, call)
         self.block(call)
-        answer = self.put("call i32 %poll.f(ptr %ctx)")
-        self.branch(self.put(f"icmp eq i32 {answer}, 0"), on, "interrupted")
+        self.branch(self.put(f"icmp eq i32 {self._asked()}, 0"), on, "interrupted")
         self.block(on)
         next_counter = self.put(f"phi i64 [ {left}, %{here} ], [ {every}, %{ask} ], [ {every}, %{call} ]")
         return [f"  {counter} = phi i64 [ {every}, %{before} ], [ {next_counter}, %{on} ]"]

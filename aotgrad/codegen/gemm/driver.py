@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from aotgrad_runtime.records import record
 
@@ -13,6 +14,9 @@ from .pack import COPY, STRIDED, TRANSPOSE, call_copy
 
 __all__ = ["Config", "entry", "workspace"]
 
+_INTERRUPTED = 5
+_PART = 1 << 24  # products of elements between two questions whether to stop, where no matrix is packed
+_ROWS, _COLUMNS = 16, 4096  # parts are multiples of so many dots, or columns of a stream
 _SIZES = (("i64", "M"), ("i64", "N"), ("i64", "K"))
 _STRIDES = (("i64", "rsa"), ("i64", "csa"), ("i64", "rsb"), ("i64", "csb"))
 
@@ -107,9 +111,9 @@ def entry(cfg: Config) -> str:
     """``ag_gemm_T``."""
     vec = cfg.vec
     params = [*_SIZES, ("ptr", "A"), ("i64", "rsa"), ("i64", "csa"), ("ptr", "B"), ("i64", "rsb"), ("i64", "csb"), ("ptr", "C"), ("i64", "rsc"),
-              ("i64", "accumulate"), ("ptr", "workspace"), ("ptr", "epilogue"), ("ptr", "closure")]
-    f = Fn(f"ag_gemm_{vec.dtype}", params, linkage="hidden")
-    f.when(f.either(f.cmp("sle", "%M", 0), f.cmp("sle", "%N", 0)), f.ret)
+              ("i64", "accumulate"), ("ptr", "workspace"), ("ptr", "epilogue"), ("ptr", "closure"), ("ptr", "poll"), ("ptr", "ctx")]
+    f = Fn(f"ag_gemm_{vec.dtype}", params, "i32", "hidden")
+    f.when(f.either(f.cmp("sle", "%M", 0), f.cmp("sle", "%N", 0)), lambda: f.ret("i32 0"))
     acc = f.cmp("ne", "%accumulate", 0)
     st = {name: f.mul(f"%{name}", vec.size) for name in ("rsa", "csa", "rsb", "csb", "rsc")}
 
@@ -118,7 +122,7 @@ def entry(cfg: Config) -> str:
 
     def done() -> None:
         finish(0, "%M", 0, "%N")
-        f.ret()
+        f.ret("i32 0")
 
     def empty() -> None:
         clear = f.op(f"xor i1 {acc}, true")
@@ -130,9 +134,29 @@ def entry(cfg: Config) -> str:
     case = _unit(f, cfg)
     _vector_cases(f, cfg, case, st, acc, done)
     _blocks(f, cfg, _plan(f, cfg, case["adjacent"]), st, acc, finish)
-    f.ret()
+    f.ret("i32 0")
     f.end()
     return f.text()
+
+
+def _ask(f: Fn, cond: Val) -> None:
+    """Where ``cond`` holds: leaves with status 5 when the caller's poll says so."""
+    def ask() -> None:
+        f.when(f.op(f"icmp ne i32 {f.op('call i32 %poll(ptr %ctx)')}, 0"), lambda: f.ret(f"i32 {_INTERRUPTED}"))
+
+    f.when(f.both(cond, f.op("icmp ne ptr %poll, null")), ask)
+
+
+def _in_parts(f: Fn, count: str, unit: Val, each: Val, body: Callable[[str, str], object]) -> None:
+    """``body(start, length)`` for ``count`` rounds of ``unit`` elements' work each: at once where that is little, else in parts of a multiple of ``each`` rounds,
+    between which it asks whether to stop."""
+    part = f.branch(f.cmp("sgt", f.mul(count, unit), _PART), lambda: [f.mul(each, f.add(f.udiv(_PART, f.mul(unit, each)), 1))], lambda: [count], ["i64"])[0]
+
+    def run(start: str) -> None:
+        _ask(f, f.cmp("ne", start, 0))
+        body(start, f.min(part, f.sub(count, start)))
+
+    f.for_(count, part, run)
 
 
 def _vector_cases(f: Fn, cfg: Config, case: dict[str, str], st: dict[str, str], acc: str, done: object) -> None:
@@ -149,16 +173,24 @@ def _vector_cases(f: Fn, cfg: Config, case: dict[str, str], st: dict[str, str], 
         ptr, by = f.branch(f.cmp("ne", stride, size), copy, lambda: [x, step], ["ptr", "i64"])
         return ptr, by
 
+    def stream(count: str, x: str, sx: str, a: str, rsa: str, y: str) -> None:
+        def some(start: str, n: str) -> None:
+            by = f.mul(start, size)
+            f.raw(f"call void @{STREAM}_{vec.dtype}(i64 {n}, i64 %K, ptr {x}, i64 {sx}, ptr {f.at(a, by)}, i64 {rsa}, ptr {f.at(y, by)}, i1 {acc})")
+        _in_parts(f, count, "%K", _COLUMNS, some)
+
     def row_stream() -> None:
-        f.raw(f"call void @{STREAM}_{vec.dtype}(i64 %N, i64 %K, ptr %A, i64 {st['csa']}, ptr %B, i64 {st['rsb']}, ptr %C, i1 {acc})")
+        stream("%N", "%A", st["csa"], "%B", st["rsb"], "%C")
         done()
 
     def dots(rows: str, a: str, rsa: str, x: tuple[str, str], count: str, steps: tuple[Val, Val]) -> None:
-        one = f"i64 %K, ptr {a}, i64 {rsa}, ptr {x[0]}"
-        tail = f"i1 {acc})"
-        single, several = f"@{DOTS}_{vec.dtype}(i64 {rows}, {one}", f"@{DOT_TILES}_{vec.dtype}(i64 {rows}, i64 {count}, {one}, i64 {x[1]}"
-        f.when(f.cmp("eq", count, 1), lambda: f.raw(f"call void {single}, ptr %C, i64 {steps[0]}, {tail}"))
-        f.when(f.cmp("ne", count, 1), lambda: f.raw(f"call void {several}, ptr %C, i64 {steps[0]}, i64 {steps[1]}, {tail}"))
+        def some(start: str, n: str) -> None:
+            one = f"i64 %K, ptr {f.at(a, f.mul(start, rsa))}, i64 {rsa}, ptr {x[0]}"
+            c, tail = f.at("%C", f.mul(start, steps[0])), f"i1 {acc})"
+            single, several = f"@{DOTS}_{vec.dtype}(i64 {n}, {one}", f"@{DOT_TILES}_{vec.dtype}(i64 {n}, i64 {count}, {one}, i64 {x[1]}"
+            f.when(f.cmp("eq", count, 1), lambda: f.raw(f"call void {single}, ptr {c}, i64 {steps[0]}, {tail}"))
+            f.when(f.cmp("ne", count, 1), lambda: f.raw(f"call void {several}, ptr {c}, i64 {steps[0]}, i64 {steps[1]}, {tail}"))
+        _in_parts(f, rows, f.mul("%K", count), _ROWS, some)
         done()
 
     def row_dots() -> None:
@@ -174,7 +206,7 @@ def _vector_cases(f: Fn, cfg: Config, case: dict[str, str], st: dict[str, str], 
             call_copy(f, vec, STRIDED, [("ptr", "%workspace"), ("i64", 0), ("ptr", "%C"), ("i64", 0), ("i64", st["rsc"]), ("i64", 1), ("i64", "%M")])
             return ["%workspace"]
         y = f.branch(spread, gather, lambda: ["%C"], ["ptr"])[0]
-        f.raw(f"call void @{STREAM}_{vec.dtype}(i64 %M, i64 %K, ptr %B, i64 {st['rsb']}, ptr %A, i64 {st['csa']}, ptr {y}, i1 {acc})")
+        stream("%M", "%B", st["rsb"], "%A", st["csa"], y)
 
         def scatter() -> None:
             f.for_("%M", 1, lambda m: vec.store_elem(f, vec.load_elem(f, f.at(y, f.mul(m, size))), f.at("%C", f.mul(m, st["rsc"]))))
@@ -204,6 +236,7 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
             final = f.cmp("eq", f.add(pc, k), "%K")
 
             def rows(ic: str) -> None:
+                _ask(f, f.cmp("ne", f.op(f"or i64 {f.op(f'or i64 {jc}, {pc}')}, {ic}"), 0))  # a product of one block is too short for it
                 m = f.min(plan.mc, f.sub("%M", ic))
                 a = f.at("%A", f.add(f.mul(ic, st["rsa"]), f.mul(pc, st["csa"])))
                 k_bytes, m_bytes = f.mul(k, size), f.mul(m, size)
