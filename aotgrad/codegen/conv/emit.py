@@ -19,6 +19,9 @@ from .weight_grad import plan_weights, unpack_functions, weight_functions
 __all__ = ["ConvKernel", "emit", "supported"]
 
 
+_PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+
+
 @dataclass(frozen=True)
 class ConvKernel:
     """``text``: LLVM functions without the declarations they share with other kernels, which are in ``declares``.
@@ -67,7 +70,7 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
         offsets.append(at)
         at += -(-plan.packed_bytes // 64) * 64
     texts += _together(name, plans, offsets)
-    declares = (*vec.declares(),)
+    declares = (*vec.declares(), _PREFETCH)
     return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, sum(_units_of(p) for p in plans))
 
 
@@ -79,7 +82,7 @@ def _weight_grad(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     if not plan.direct:
         texts += unpack_functions(f"{name}_pack", replace(plan, accumulate=spec.accumulate), filter_, channel, tap)
     size = 0 if plan.direct else plan.groups * plan.group_bytes
-    return ConvKernel("\n".join(texts), tuple(plan.vec.declares()), f"{name}_run", "" if plan.direct else f"{name}_pack", size, plan.units)
+    return ConvKernel("\n".join(texts), (*plan.vec.declares(), _PREFETCH), f"{name}_run", "" if plan.direct else f"{name}_pack", size, plan.units)
 
 
 def _units_of(plan: Plan) -> int:

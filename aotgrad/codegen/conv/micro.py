@@ -67,12 +67,24 @@ def tile_params(ts: TapSum) -> list[tuple[str, str]]:
 def tile_kernel(name: str, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue) -> str:
     """The text of one tile kernel."""
     f = Fn(name, tile_params(ts), attrs="noinline nounwind")
+    if ts.depth * ts.taps >= 16:
+        _fetch_early(f, ts, vec, tile, ep)
     acc: list[Val] = [vec.zero] * (tile.rows * tile.vectors)
     done = _outer(f, ts, vec, tile, 0, "%x", "%w", acc)
     _finish(f, ts, vec, tile, ep, done)
     f.ret()
     f.end()
     return f.text()
+
+
+def _fetch_early(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue) -> None:
+    """Starts reading the lines that the end of the tile writes (and adds)."""
+    for r in range(tile.rows):
+        for at in range(0, tile.vectors * vec.bytes, 64):
+            offset = r * ts.axes[-1].target + at
+            f.raw(f"call void @llvm.prefetch.p0(ptr {f.at('%y', offset)}, i32 1, i32 3, i32 1)")
+            if ep.residual:
+                f.raw(f"call void @llvm.prefetch.p0(ptr {f.at('%residual', offset)}, i32 0, i32 3, i32 1)")
 
 
 def _outer(f: Fn, ts: TapSum, vec: Vec, tile: Tile, dim: int, x: str, w: str, acc: list[Val]) -> list[Val]:

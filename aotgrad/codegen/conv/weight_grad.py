@@ -22,7 +22,7 @@ __all__ = ["RUN_PARAMS", "WeightPlan", "plan_weights", "unpack_functions", "weig
 
 RUN_PARAMS = [("ptr", p) for p in ("x", "y", "out", "bias", "residual")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
 _TILE_PARAMS = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "rows"), ("i64", "cols"), ("i1", "acc")]
-_SLAB_BYTES = 256 << 10
+_SLAB_BYTES = 384 << 10
 _ROWS_BYTES = 256 << 10
 
 
@@ -180,6 +180,8 @@ def _tile_kernel(name: str, p: WeightPlan, tile: _Tile) -> str:
     def column(v: list[str]) -> list[Val]:
         bs = [vec.load(f, f.at(v[2], j * vec.bytes), m) for j, m in enumerate(masks)]
         out: list[Val] = []
+        if p.a.channel == vec.size:  # the next tile's channels of this position: the line after a's, which no prefetcher guesses
+            f.raw(f"call void @llvm.prefetch.p0(ptr {f.at(v[1], 64)}, i32 0, i32 3, i32 1)")
         for i, offset in enumerate(tile.offsets):
             x = vec.splat(f, vec.load_elem(f, f.at(v[1], offset)))
             out += [vec.muladd(f, x, bs[j], v[3 + i * nv + j]) for j in range(nv)]
