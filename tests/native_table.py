@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,12 @@ class Native(Program):
         self.need = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library.address(f"{name}_workspace"))
 
 
-def compile_all(funcs: Mapping[str, Func], c_abi: bool = False) -> tuple[dict[str, Func], Library]:
-    """The functions (free of composites) in one library, each under its key."""
+def compile_all(funcs: Mapping[str, Func], plain: bool = False) -> tuple[dict[str, Func], Library]:
+    """The functions (free of composites) in one library, each under its key; ``plain``: in the C form, which has it then."""
     target = Target.native()
-    lowered = [lower(f, name, target, c_abi=c_abi) for name, f in funcs.items()]
+    lowered = [lower(f, name, target) for name, f in funcs.items()]
+    if plain:
+        lowered = [replace(low, entry=replace(low.entry, name=f"call_{low.entry.name}", kernel=low.entry.name, plain=low.entry.name)) for low in lowered]
     kernels = [k for low in lowered for k in low.funcs]
     text = module(kernels, [low.entry for low in lowered], target)
     objects = [llvm.compile_object(text, target, passes="inline"), *(gemm_object(d, target) for d in sorted(gemm_dtypes(kernels)))]
@@ -356,7 +358,7 @@ class CForm(Program):
         kinds = [ctypes.c_void_p] * len(func.args) + [ctypes.c_int64] * len(func.symbols()) + [ctypes.c_void_p] * (len(func.outputs) + 1)
         assert len(kinds) == count
         self.c_entry = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(library.address(name))
-        self.need = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library.address(f"{name}_workspace"))
+        self.need = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(func.symbols()))(library.address(f"{name}_workspace"))
 
     def call(self, args: Sequence[Any], refused: int | None = None, at_end: bool = True) -> list[Any]:
         """Outputs as arrays; None for the one that is refused by a NULL pointer."""
@@ -368,8 +370,7 @@ class CForm(Program):
             ctypes.memmove(g.address, flat.ctypes.data, flat.nbytes)
         shapes = [t.substitute(env).shape for t in self.func.out_types]
         outs = [Guarded(int(np.prod(s, dtype=np.int64)) * t.dtype.itemsize, at_end, t.dtype.itemsize) for s, t in zip(shapes, self.func.out_types)]
-        table = np.array([*sizes, 0], np.int64)
-        work = Guarded(int(self.need(table.ctypes.data)), at_end, 64)
+        work = Guarded(int(self.need(*sizes)), at_end, 1)
         pointers = [None if i == refused else g.address for i, g in enumerate(outs)]
         assert self.c_entry(*(g.address for g in ins), *sizes, *pointers, work.address) == 0
         results: list[Any] = []
@@ -385,7 +386,7 @@ def check_c_form(name: str, dtype: Any = np.float64) -> None:
     by_text = {str(c.func): c for c in cases(opdef.get(name), dtype)}
     made = {f"{name}_{i}": derived(c.func) for i, c in enumerate(by_text.values())}
     wanted = {n: standard(d.get("vjp", d["value"])) for n, d in made.items()}
-    library = compile_all(wanted, c_abi=True)[1]
+    library = compile_all(wanted, plain=True)[1]
     for (n, funcs), case in zip(made.items(), by_text.values()):
         road = "vjp" if "vjp" in funcs else "value"
         args = arguments(funcs, case.arrays, rng)[road]

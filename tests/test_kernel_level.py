@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_sizes_evaluate_as_their_polynomials(text: str) -> None:
     for n, m in ((0, 1), (1, 1), (5, 3), (17, 4), (100, 7)):
         out, sizes = np.zeros(2, np.int64), np.array([n, m], np.int64)
         shapes(sizes.ctypes.data, out.ctypes.data)
-        assert list(out) == [dims.substitute(d, {"n": n, "m": m}), 4]
+        assert list(out) == [max(dims.substitute(d, {"n": n, "m": m}), 0), 4]
 
 
 def test_unknown_size_names_the_known_ones() -> None:
@@ -238,24 +239,23 @@ def test_guards_return_1_with_location_and_both_sizes() -> None:
     np.testing.assert_array_equal(b, 5 * x)
 
 
-def _c_library(entry: emit.Entry, f: kernel.Kernel, passes: str = "none") -> loader.Library:
-    return load([f.func], [entry], passes)
+def _plain(library: loader.Library, outputs: int) -> tuple[Any, Any]:
+    """The C form ``f`` of one input and one size, and what it needs of workspace."""
+    run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * (outputs + 1))(library.address("f"))
+    return run, ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(library.address("f_workspace"))
 
 
 @pytest.mark.parametrize("passes", ["none", "inline", "O2"])
 def test_plain_c_form(passes: str) -> None:
     f, n = _scale(), dims.symbol("n")
-    entry = emit.Entry("f", (tensor_type([n]),), (tensor_type([n]), tensor_type([n])), ("n",), workspace=8 * n, c_abi=True)
-    assert entry.exports == ("f", "f_call", "f_workspace", "f_shapes")
-    library = _c_library(entry, f, passes)
-    run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(library.address("f"))
-    size = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library.address("f_workspace"))
-    count = np.array([5], np.int64)
-    need = size(count.ctypes.data)
-    assert need == 64 * 3
-    space = np.zeros(need + 64 + 8, np.uint8)
+    entry = emit.Entry("call_f", (tensor_type([n]),), (tensor_type([n]), tensor_type([n])), ("n",), workspace=8 * n, kernel="f", plain="f")
+    assert entry.exports == ("call_f", "call_f_workspace", "call_f_shapes", "f", "f_workspace")
+    run, size = _plain(load([f.func], [entry], passes), outputs=2)
+    need = size(5)
+    assert need == 64 * 3 + 63  # any address will do
+    space = np.zeros(need + 1 + 8, np.uint8)
     space[-8:] = 0xAB
-    at = space.ctypes.data + (-space.ctypes.data) % 64
+    at = space.ctypes.data + 1
     x, a, b = np.arange(5.0), np.zeros(5), np.zeros(5)
     assert run(x.ctypes.data, 5, a.ctypes.data, b.ctypes.data, at) == 0
     np.testing.assert_array_equal((a, b), (2 * x, 5 * x))
@@ -265,6 +265,7 @@ def test_plain_c_form(passes: str) -> None:
     assert run(x.ctypes.data, 5, None, None, at) == 0
     assert (space[-8:] == 0xAB).all()
     assert run(x.ctypes.data, 5, a.ctypes.data, b.ctypes.data, None) == 4
+    assert run(x.ctypes.data, -1, a.ctypes.data, b.ctypes.data, at) == 1
 
 
 def test_outputs_not_wanted_have_room_of_their_own() -> None:
@@ -277,7 +278,9 @@ def test_outputs_not_wanted_have_room_of_their_own() -> None:
         kb.store(k.add(kb.load(f.outputs[0], loop.iv), kb.load(f.outputs[1], loop.iv)), f.outputs[2], loop.iv)
     kb.ret()
     x, out = np.arange(9.0), np.zeros(9)
-    assert call(load([f.func], [simple_entry(f, nullable=True)]), "f", [x, None, None, out], [9], workspace=512)[0] == 0
+    run, size = _plain(load([f.func], [replace(simple_entry(f), name="call_f", kernel="f", plain="f")]), outputs=3)
+    space = np.zeros(size(9), np.uint8)
+    assert run(x.ctypes.data, 9, None, None, out.ctypes.data, space.ctypes.data) == 0
     np.testing.assert_array_equal(out, 5 * x)
 
 
@@ -291,12 +294,12 @@ def test_objects_depend_on_nothing(passes: str) -> None:
     with kb.for_(0, f.sizes["n"]) as loop:
         kb.store(kb.load(f.inputs[0], loop.iv), f.outputs[1], loop.iv)
     kb.ret()
-    for c_abi in (False, True):
-        entry = simple_entry(f, c_abi=c_abi)
+    for plain in (None, "plain_f"):
+        entry = simple_entry(f, plain=plain)
         data = llvm.compile_object(emit.module([f.func], entry, TARGET), TARGET, passes=passes)
         library = loader.load_bytes(link_shared([data], entry.exports, "libf.so"))
         x, a, b = np.arange(9.0), np.ones(9), np.ones(9)
-        assert call(library, "f_call" if c_abi else "f", [x, a, b], [9], workspace=512)[0] == 0
+        assert call(library, "f", [x, a, b], [9], workspace=512)[0] == 0
         np.testing.assert_array_equal((a, b), (0 * x, x))
 
 

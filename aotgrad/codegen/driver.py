@@ -78,7 +78,7 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
 
 
 def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:
-    low = lower(func, name, target, checks=opts.checks, c_abi=opts.c_abi, hooks=bool(opts.hooks), threads=opts.threads)
+    low = lower(func, name, target, checks=opts.checks, hooks=bool(opts.hooks), threads=opts.threads)
     if opts.guards:
         low = replace(low, entry=replace(low.entry, guards=tuple((a, b, -1) for a, b in opts.guards)))
     return low

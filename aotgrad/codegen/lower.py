@@ -66,7 +66,7 @@ class Lowered:
     module: Module
 
 
-def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: bool = False, hooks: bool = False, threads: int = 1) -> Lowered:
+def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: bool = False, threads: int = 1) -> Lowered:
     """Lowers ``func`` (primitive ops only) to kernel level. ``hooks``: each kernel of the function's own block reports its borders to ctx's hook.
     ``threads``: of the pool in ctx, so many may share a kernel.
 
@@ -88,7 +88,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, c_abi: 
     lower_block(module, k.kb, analyse(scalarise(func.body)), dict(zip(func.body.args, ins)), outs, work)
     k.kb.ret()
     module.funcs.insert(0, k.func)
-    entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total, c_abi=c_abi)
+    entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total)
     return Lowered(module.funcs, entry, module)
 
 

@@ -11,14 +11,13 @@ __all__ = ["Options"]
 
 @record(frozen=True)
 class Options:
-    """``checks``: index range and domain errors by code; off, reads out of range are clamped, writes dropped. ``c_abi``: also the plain C form.
+    """``checks``: index range and domain errors by code; off, reads out of range are clamped, writes dropped.
 
     ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks. ``guards``: pairs of sizes that must be
     equal, checked before anything else (code 1). ``threads``: of the caller's pool, so many may share a kernel.
     """
 
     checks: bool = True
-    c_abi: bool = False
     hooks: str = ""
     guards: tuple[tuple[dims.DimLike, dims.DimLike], ...] = ()
     threads: int = 1

@@ -85,7 +85,7 @@ def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target
         bodies.append(define_in_pieces(state, f, TABLE) if long else FunctionEmitter(state, status, TABLE).define(f))
     for e in entries:
         bodies += entry_text(e, state)
-    memory = _MEMORY if any(e.c_abi or e.plain for e in entries) else ""
+    memory = _MEMORY if any(e.plain for e in entries) else ""
     width = target.vector_bits
     attributes = f'attributes #0 = {{ nounwind "no-builtins" "prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
     simd = vmath.module_text(state.vfuncs.values()) if state.vfuncs else ""

@@ -35,10 +35,9 @@ class Entry:
     """What a module exports.
 
     ``NAME(ag_call *)`` calls the kernel function ``kernel`` (default: of the same name). ``symbols``: size symbols in the order of ``ag_call.sizes``.
-    ``workspace``: bytes the kernel uses, to which NAME_workspace adds the scratch of ``gemms`` (which share one region, at ``workspace`` rounded up to 64) and
-    room for outputs that are not wanted (``nullable``). ``guards``: (left, right, location id), equal or the call returns 1 with info (location, left, right).
-    ``c_abi``: also ``int32_t NAME(inputs…, sizes…, outputs…, void *workspace)``; the form on ``ag_call`` is then NAME_call, and outputs may be NULL.
-    ``plain``: the name of a C form of what is built for others (``plain_c``), beside the form on ``ag_call``, which stays as it is.
+    ``workspace``: bytes the kernel uses, to which NAME_workspace adds the scratch of ``gemms`` (which share one region, at ``workspace`` rounded up to 64).
+    ``guards``: (left, right, location id), equal or the call returns 1 with info (location, left, right). ``plain``: the name of a C form beside that on ``ag_call``,
+    ``int32_t PLAIN(inputs…, int64_t sizes…, outputs…, void *workspace)``; outputs may be NULL there.
     """
 
     name: str
@@ -48,20 +47,13 @@ class Entry:
     workspace: DimLike = 0
     guards: tuple[tuple[DimLike, DimLike, int], ...] = ()
     kernel: str | None = None
-    c_abi: bool = False
-    nullable: bool = False
     gemms: tuple[Gemm, ...] = ()
     plain: str | None = None
 
     @property
     def exports(self) -> tuple[str, ...]:
         """Symbols that the linked library shows."""
-        return (self.name, *([f"{self.name}_call"] if self.c_abi else []), f"{self.name}_workspace", f"{self.name}_shapes")
-
-    @property
-    def redirects(self) -> bool:
-        """Whether outputs may be NULL."""
-        return self.c_abi or self.nullable
+        return (self.name, f"{self.name}_workspace", f"{self.name}_shapes", *([self.plain, f"{self.plain}_workspace"] if self.plain else []))
 
 
 class Sizes(FunctionEmitter):
@@ -107,13 +99,11 @@ def _round(size: DimLike) -> DimLike:
 def entry_text(entry: Entry, state: ModuleState) -> list[str]:
     """Definitions of all symbols of an entry."""
     out = [_call(entry, state), _workspace(entry, state), _shapes(entry, state)]
-    if entry.plain is not None:
-        out += [_plain_run(entry, state), _plain_workspace(entry, state)]
-    return [*out, _c_form(entry)] if entry.c_abi else out
+    return out if entry.plain is None else [*out, _plain_run(entry, state), _plain_workspace(entry, state)]
 
 
 def _scratch(e: Sizes, entry: Entry) -> str:
-    """Bytes of workspace and GEMM scratch: where redirected outputs begin."""
+    """Bytes of workspace and GEMM scratch."""
     total, most = e.dim(_round(entry.workspace)), ""
     for g in entry.gemms:
         e.state.declare(f"declare hidden i64 @ag_gemm_{g.dtype}_workspace(i64, i64, i64, i64, i64, i64, i64)")
@@ -133,15 +123,10 @@ def _call(entry: Entry, state: ModuleState) -> str:
         _guard(e, left, right, location)
     pointers = [e.put(f"load ptr, ptr {e.offset(ptrs, 8 * i)}, align 8") for i in range(len(entry.inputs) + len(entry.outputs))]
     workspace = e.put(f"load ptr, ptr {e.offset('%call', 16)}, align 8")
-    if entry.redirects:
-        if entry.c_abi:
-            _need_workspace(e, entry, workspace)
-        _redirect(e, entry, pointers, workspace)
     sizes = [e.names[v] for v in e._scratch.args]
     args = [f"ptr {p}" for p in pointers] + [f"i64 {s}" for s in sizes] + [f"ptr {workspace}", "ptr %call"]
     status = e.put(f"call i32 @{inner_name(entry.kernel or entry.name)}({', '.join(args)})")
-    name = f"{entry.name}_call" if entry.c_abi else entry.name
-    return "\n".join([f"define i32 @{name}(ptr %call) #0 {{", "entry:", *e.entry, *e.lines, f"  ret i32 {status}", "}"])
+    return "\n".join([f"define i32 @{entry.name}(ptr %call) #0 {{", "entry:", *e.entry, *e.lines, f"  ret i32 {status}", "}"])
 
 
 def _guard(e: Sizes, left: DimLike, right: DimLike, location: int) -> None:
@@ -155,38 +140,10 @@ def _guard(e: Sizes, left: DimLike, right: DimLike, location: int) -> None:
     e.block(on)
 
 
-def _need_workspace(e: Sizes, entry: Entry, workspace: str) -> None:
-    """A C caller that passes NULL where bytes are needed gets "no memory" instead of a crash."""
-    look, fail, on = e.labels("look", "fail", "on")
-    e.branch(e.put(f"icmp eq ptr {workspace}, null"), look, on)
-    e.block(look)
-    sizes = e.put(f"load ptr, ptr {e.put('getelementptr i8, ptr %call, i64 8')}, align 8")
-    need = e.put(f"call i64 @{entry.name}_workspace(ptr {sizes})")
-    e.branch(e.put(f"icmp eq i64 {need}, 0"), on, fail)
-    e.block(fail)
-    e.lines.append("  ret i32 4")
-    e.block(on)
-
-
-def _redirect(e: Sizes, entry: Entry, pointers: list[str], workspace: str) -> None:
-    """Outputs that are NULL write into the workspace, each to a place of its own."""
-    first = len(entry.inputs)
-    missing = [e.put(f"icmp eq ptr {pointers[first + i]}, null") for i in range(len(entry.outputs))]
-    at = _scratch(e, entry)
-    for i, t in enumerate(entry.outputs):
-        place = e.put(f"getelementptr i8, ptr {workspace}, i64 {at}")
-        pointers[first + i] = e.put(f"select i1 {missing[i]}, ptr {place}, ptr {pointers[first + i]}")
-        if i + 1 < len(entry.outputs):
-            at = e.add(at, e.bytes_of(t))
-
-
 def _workspace(entry: Entry, state: ModuleState) -> str:
     e = Sizes(state, entry.symbols)
     e.read("%sizes")
     total = _scratch(e, entry)
-    if entry.redirects:
-        for t in entry.outputs:
-            total = e.add(total, e.bytes_of(t))
     return "\n".join([f"define i64 @{entry.name}_workspace(ptr %sizes) #0 {{", "entry:", *e.lines, f"  ret i64 {total}", "}"])
 
 
@@ -197,26 +154,6 @@ def _shapes(entry: Entry, state: ModuleState) -> str:
         value = e.dim(dimlib.maximum(d, 0))  # below 0 where a guard is about to fail: what is allocated first must be possible
         e.lines.append(f"  store i64 {value}, ptr {e.offset('%dims', 8 * i)}, align 8")
     return "\n".join([f"define void @{entry.name}_shapes(ptr %sizes, ptr %dims) #0 {{", "entry:", *e.lines, "  ret void", "}"])
-
-
-def _c_form(entry: Entry) -> str:
-    """``int32_t NAME(inputs…, int64_t sizes…, outputs…, void *workspace)``: an ag_call on the stack."""
-    arrays = [f"%in{i}" for i in range(len(entry.inputs))] + [f"%out{i}" for i in range(len(entry.outputs))]
-    sizes = [f"%n{i}" for i in range(len(entry.symbols))]
-    ni = len(entry.inputs)
-    params = [*(f"ptr {a}" for a in arrays[:ni]), *(f"i64 {s}" for s in sizes), *(f"ptr {a}" for a in arrays[ni:]), "ptr %workspace"]
-    lines = [f"define i32 @{entry.name}({', '.join(params)}) #0 {{", "entry:", f"  %ptrs = alloca [{max(len(arrays), 1)} x ptr], align 8",
-             f"  %sizes = alloca [{max(len(sizes), 1)} x i64], align 8", "  %call = alloca [8 x i64], align 8"]
-    lines += _stores("%ptrs", "p", [f"ptr {a}" for a in arrays]) + _stores("%sizes", "s", [f"i64 {s}" for s in sizes])
-    lines += _stores("%call", "c", ["ptr %ptrs", "ptr %sizes", "ptr %workspace", "ptr null"])
-    return "\n".join([*lines, f"  %status = call i32 @{entry.name}_call(ptr %call)", "  ret i32 %status", "}"])
-
-
-def _stores(base: str, stem: str, values: Sequence[str]) -> list[str]:
-    out = []
-    for i, v in enumerate(values):
-        out += [f"  %{stem}{i} = getelementptr i8, ptr {base}, i64 {8 * i}", f"  store {v}, ptr %{stem}{i}, align 8"]
-    return out
 
 
 # ---- the C form of libraries: int32_t PLAIN(inputs…, int64_t sizes…, outputs…, void *workspace), int64_t PLAIN_workspace(int64_t sizes…) -----------------
