@@ -9,7 +9,6 @@ import textwrap
 import threading
 from typing import Any
 
-import lowering_harness
 import numpy as np
 import pytest
 import test_lowering_random
@@ -17,7 +16,10 @@ from lowering_harness import Program
 
 import aotgrad as ag
 from aotgrad.codegen import sharing
-from aotgrad.ir import interp
+from aotgrad.codegen.lower import lower
+from aotgrad.codegen.target import Target
+from aotgrad.ir import build, interp, tensor_type
+from aotgrad.ir.printer import print_module
 from aotgrad_runtime import pool
 
 pytestmark = pytest.mark.skipif(pool.unusable() is not None, reason="no thread pool here")
@@ -118,7 +120,7 @@ def test_a_training_step() -> None:
 def test_random_programs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     func = test_lowering_random.standard(test_lowering_random.make(seed))
     alone = Program(func)
-    monkeypatch.setattr(lowering_harness.Program, "threads", 3)
+    monkeypatch.setattr(Program, "threads", 3)
     shared = Program(func)
     rng = np.random.default_rng(seed)
     for i, (n, m) in enumerate([(5, 4), (0, 2), (1, 1), (9, 0), (17, 7), (33, 21)]):
@@ -131,6 +133,56 @@ def test_random_programs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         for g, w in zip(got, interp.run(func, *arrays)):
             scale = max(1.0, float(np.max(np.abs(w), initial=0.0)))
             np.testing.assert_allclose(g, w, rtol=1000 * np.finfo(w.dtype).eps, atol=100 * np.finfo(w.dtype).eps * scale)
+
+
+M, N, K = 130, 203, 37
+PRODUCTS: dict[str, tuple[Any, list[Any]]] = {
+    "plain": (lambda b, x, y: b.dot(x, y), [("m", "k"), ("k", "n")]),
+    "transposed": (lambda b, x, y: b.dot(b.permute(x, perm=(1, 0)), b.permute(y, perm=(1, 0))), [("k", "m"), ("n", "k")]),
+    "and then": (lambda b, x, y: b.tanh(b.dot(x, y)), [("m", "k"), ("k", "n")]),
+    "column sums": (lambda b, x, y: column_sums(b, b.dot(x, y)), [("m", "k"), ("k", "n")]),
+    "row sums": (lambda b, x, y: row_sums(b, b.dot(x, y)), [("m", "k"), ("k", "n")]),
+    "batched": (lambda b, x, y: b.dot(x, y), [("b", "m", "k"), ("b", "k", "n")]),
+}
+
+
+ODD = ((1, 200, 64), (200, 1, 64), (9, 400, 33), (400, 9, 33), (8, 300, 40), (100, 100, 0), (0, 5, 5), (96, 64, 700))
+
+
+def column_sums(b: Any, z: Any) -> Any:
+    return b.tanh(z), b.sum(z, dims=(0,))
+
+
+def row_sums(b: Any, z: Any) -> Any:
+    return b.tanh(z), b.sum(b.exp(z), dims=(1,))
+
+
+@pytest.mark.usefixtures("eager_sharing")
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name: str, dtype: str, static: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, shapes = PRODUCTS[name]
+    cases: list[dict[str, int]] = [{"m": M, "n": N, "k": K, "b": 3}]
+    if not static:
+        cases += [{"m": m, "n": n, "k": k, "b": 5} for m, n, k in ODD]
+    types = [tensor_type([cases[0][d] if static else d for d in shape], dtype) for shape in shapes]
+    func = build("f", types, make)
+    alone = Program(func)
+    for threads in (2, 5):
+        monkeypatch.setattr(Program, "threads", threads)
+        text = print_module(lower(func, "f", Target.native(), threads=threads).funcs)
+        assert ("ag_thread" in text) == (name != "row sums"), "products are cut unless something adds over their columns"
+        shared = Program(func)
+        monkeypatch.setattr(Program, "threads", 1)
+        for sizes in cases:
+            args = [normal(*(sizes[d] for d in shape), dtype=dtype) for shape in shapes]
+            want = alone(*args)
+            for guard in (None, False, True):
+                monkeypatch.setattr(Program, "threads", threads)
+                got = shared(*args, guard=guard)
+                monkeypatch.setattr(Program, "threads", 1)
+                assert same(got, want), (sizes, guard)
 
 
 def alone_result(program: Program, arrays: Any) -> Any:

@@ -469,17 +469,20 @@ class KernelBuilder:
         self.call("ag_hook", (self.constant(region, I64), self.constant(phase, I64)))
 
     def gemm(self, sizes: Sequence[Index], a: tuple[Value, Index, Index, Index], b: tuple[Value, Index, Index, Index], c: tuple[Value, Index, Index],
-             workspace: Value | None, *, accumulate: bool = False, epilogue: str | None = None, captures: Sequence[Value] = ()) -> None:
+             workspace: Value | None, *, accumulate: bool = False, epilogue: str | None = None, captures: Sequence[Value] = (),
+             origin: tuple[Index, Index] = (0, 0)) -> None:
         """C = A·B (plus C when ``accumulate``): ``sizes`` M, N, K; ``a``, ``b`` (buffer, offset, row stride, column stride), ``c`` (buffer, offset, row stride).
 
         Offsets and strides are in elements.
         ``epilogue`` names a kernel function ``(m0, m1, n0, n1: index, captures…)``, called while that block of C is final and hot.
+        ``origin`` is added to its rows and columns.
         """
         dtype = as_ktype(c[0].type).dtype
         assert dtype is not None
         callee = f"ag_gemm_{dtype.mlir}" + (f".{epilogue}" if epilogue else "")
         operands = [*map(self.index, sizes), a[0], *map(self.index, a[1:]), b[0], *map(self.index, b[1:]), c[0], *map(self.index, c[1:]), self.constant(accumulate, I64)]
-        self.call(callee, [*operands, *([] if workspace is None else [workspace]), *captures], (), {"ag.workspace": workspace is not None})
+        first = [*map(self.index, origin)] if epilogue else []
+        self.call(callee, [*operands, *([] if workspace is None else [workspace]), *first, *captures], (), {"ag.workspace": workspace is not None})
 
     def ret(self, *values: Value) -> None:
         """Ends the function; without values, with status 0."""

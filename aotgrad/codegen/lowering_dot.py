@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from aotgrad_runtime.dtypes import int8
+
 from ..ir import dims
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
-from . import gemm
+from . import gemm, sharing
 from .access import Access, identity
 from .bufferise import dense
 from .exprs import Node
@@ -16,13 +18,15 @@ from .fusion import Item, Kern, Nest
 from .kernel import Index, as_ktype, helper, register
 from .kernel_types import INDEX
 from .loops import NestEmitter
-from .lowering_index import place_of, rounds
+from .lowering_index import as_size, place_of, rounds
 from .nest import Context
 from .report import describe
+from .sharing import apart
 
 __all__ = ["dot", "dot_nest", "workspace_bound"]
 
 _SMALL = 8
+_ROW_BLOCK = 48  # rows of the smallest part of a product
 _BATCH, _SMALL_BATCH = 8, 1024  # products of a batch between two questions whether to stop
 _ROWS = 16  # likewise rows of a product made by loops
 
@@ -51,24 +55,123 @@ def _is_small(op: Op) -> bool:
     return t.dtype.mlir not in ("f64", "f32") or all(isinstance(d, int) and d <= _SMALL for d in sizes)
 
 
-def _product(cx: Context, item: Item, op: Op, c: Access, epilogue: tuple[str, Sequence[Value]] | None) -> None:
-    a, b = (cx.buffers.access(item, o) for o in op.operands)
-    t, k = op.result.type, op.operands[0].type.shape[-1]
-    m, n = t.shape[-2:]
-    lead, small = list(range(t.rank - 2)), _is_small(op)
-    work = None if small else cx.work.take_bytes(workspace_bound(t.dtype, cx.target, (m, n, k)))
-    with rounds(cx, t.shape[:-2], _SMALL_BATCH if small else _BATCH) as at:
-        fixed = dict(zip(lead, at))
-        parts = [place_of(x, fixed, [])[0] for x in (a, b, c)]
-        strides = [x.strides[-2:] for x in (a, b, c)]
-        if work is None:
-            _small(cx, t.dtype, (m, n, k), (a, b, c), parts, strides)
+class _Product:
+    """A product being emitted: operands, sizes, the nest that alone reads it."""
+
+    def __init__(self, cx: Context, item: Item, op: Op, c: Access, e: NestEmitter | None) -> None:
+        self.cx, self.e = cx, e
+        self.arrays = (*(cx.buffers.access(item, o) for o in op.operands), c)
+        t, k = op.result.type, op.operands[0].type.shape[-1]
+        self.dtype, self.lead, self.sizes = t.dtype, t.shape[:-2], (*t.shape[-2:], k)
+        self.small = _is_small(op)
+        self.epilogue = _block_function(cx, e) if e is not None else None
+        self.threads = 1 if self.small or cx.module is None else self._threads()
+        bound = 0 if self.small else workspace_bound(t.dtype, cx.target, self.sizes)
+        self.room: DimLike = dims.floordiv(bound + 63, 64) * 64
+        self.work = None if self.small else cx.work.take_bytes(self.room * self.threads)
+
+    def _cost(self) -> DimLike:
+        """Picoseconds, roughly: two per byte of a product of elements, and what moves A and B."""
+        (m, n, k), item = self.sizes, self.dtype.itemsize
+        out: DimLike = 2 * item * m * n * k + 40 * item * (m + n) * k
+        return out
+
+    def _threads(self) -> int:
+        cost = dims.product(self.lead) * self._cost()
+        if (isinstance(cost, int) and cost < 2 * sharing.GRAIN) or (all(n == 1 for n in self.lead) and not self._may_cut()[1]):
+            return 1
+        return int(self.cx.module.threads)
+
+    def emit(self) -> None:
+        """The products of the batch, or parts of the only one, on several threads where that pays."""
+        cx, kb = self.cx, self.cx.kb
+        batch = next((d for d, n in enumerate(self.lead) if n != 1), None)
+        if batch is None:
+            with rounds(cx, self.lead) as at:
+                self._parts(at)
+        elif self.threads == 1:
+            with rounds(cx, self.lead, _SMALL_BATCH if self.small else _BATCH) as at:
+                self._one(at)
         else:
-            _gemm(cx, (m, n, k), (a, b, c), parts, strides, work.mem, epilogue)
-    if work is not None:
-        cx.work.give_back(work)
-    cx.report.append({"kind": "small dot" if small else "gemm", "sizes": [str(m), str(n), str(k)], "batch": str(dims.product(t.shape[:-2])),
-                      "epilogue": epilogue is not None})
+            inside = dims.product(self.lead[batch + 1:]) * self._cost()
+            size = kb.max(kb.div(sharing.GRAIN, kb.max(kb.dim(inside), 1)), 1)
+            with kb.parallel(kb.dim(self.lead[batch]), size, self.threads) as (a, b), kb.for_(a, b, poll=_BATCH) as lp, rounds(cx, self.lead[batch + 1:], 0) as at:
+                self._one([*[0] * batch, as_size(cx, lp.iv), *at])
+        if self.work is not None:
+            cx.work.give_back(self.work)
+
+    def _parts(self, at: list[DimLike]) -> None:
+        """One product by blocks of columns, then of rows. Blocks are whole strips: a part has more than 8 rows or columns where the whole has."""
+        kb = self.cx.kb
+        m, n, _ = (kb.dim(d) for d in self.sizes)
+        if self.threads == 1:
+            self._one(at)
+            return
+        want = kb.max(kb.min(kb.div(kb.dim(self._cost()), sharing.GRAIN), 4 * self.threads), 1)
+        strip = gemm.config(self.dtype.mlir, self.cx.target).strip
+        wide, high = kb.max(kb.div(n, strip), 1), kb.max(kb.div(m, _ROW_BLOCK), 1)
+        across = kb.min(want, wide)
+        down = kb.min(kb.div(kb.add(want, kb.sub(across, 1)), across), high) if self._may_cut()[0] else 1
+        with kb.parallel(kb.mul(across, down), 1, self.threads, most=kb.mul(across, down)) as (a, b), kb.for_(a, b) as lp:
+            i, j = kb.div(lp.iv, across), kb.rem(lp.iv, across)
+            self._one(at, _bounds(kb, i, down, high, _ROW_BLOCK, m), _bounds(kb, j, across, wide, strip, n))
+
+    def _may_cut(self) -> tuple[bool, bool]:
+        """Whether rows, and columns, may be cut: what reads the blocks must not add across the cut."""
+        if self.e is None:
+            return True, True
+        reds = [r for ph in self.e.phases for r in ph.reds]
+        live = [d for d in (0, 1) if self.sizes[d] != 1]
+        if reds:
+            return False, 1 in live and apart(self.e, [1])
+        whole = apart(self.e, live)
+        return whole, whole
+
+    def _one(self, at: Sequence[DimLike], rows: tuple[Index, Index] | None = None, columns: tuple[Index, Index] | None = None) -> None:
+        """The product at one position of the batch; of a part, rows and columns from the first up to the second."""
+        cx, sizes = self.cx, list(self.sizes)
+        fixed = dict(enumerate(at))
+        parts = [place_of(x, fixed, [])[0] for x in self.arrays]
+        strides = [x.strides[-2:] for x in self.arrays]
+        if self.work is None:
+            _small(cx, self.dtype, sizes, self.arrays, parts, strides)
+            return
+        origin: tuple[Index, Index] = (0, 0)
+        for axis, (bounds, touched) in enumerate(((rows, (0, 2)), (columns, (1, 2)))):
+            if bounds is None:
+                continue
+            first = as_size(cx, bounds[0])
+            sizes[axis] = as_size(cx, cx.kb.sub(bounds[1], bounds[0]))
+            for x in touched:
+                parts[x] = parts[x] + first * strides[x][axis]
+            origin = (bounds[0], origin[1]) if axis == 0 else (origin[0], bounds[0])
+        _gemm(cx, sizes, self.arrays, parts, strides, self._scratch(), self.epilogue, origin)
+
+    def _scratch(self) -> Value:
+        """The thread's own part of the workspace."""
+        assert self.work is not None and self.work.block is not None
+        if self.threads == 1:
+            return self.work.mem  # type: ignore[no-any-return]
+        kb = self.cx.kb
+        at = kb.add(kb.dim(self.work.block.offset), kb.mul(kb.thread(), kb.dim(self.room)))
+        return kb.view(self.cx.work.mem, at, int8, kb.dim(self.room))
+
+
+def _bounds(kb: Any, i: Index, parts: Index, blocks: Index, block: int, size: Index) -> tuple[Index, Index]:
+    """Part ``i`` of so many: whole blocks, the last with the rest."""
+    if isinstance(parts, int) and parts == 1:
+        return 0, size
+    first = kb.mul(kb.div(kb.mul(blocks, i), parts), block)
+    end = kb.mul(kb.div(kb.mul(blocks, kb.add(i, 1)), parts), block)
+    return first, kb.select(kb.cmp("eq", kb.add(i, 1), parts), size, end)
+
+
+def _product(cx: Context, item: Item, op: Op, c: Access, e: NestEmitter | None) -> None:
+    made = _Product(cx, item, op, c, e)
+    made.emit()
+    m, n, k = made.sizes
+    cx.report.append({"kind": "small dot" if made.small else "gemm", "sizes": [str(m), str(n), str(k)], "batch": str(dims.product(made.lead)),
+                      "epilogue": e is not None})
 
 
 def dot_nest(cx: Context, nest: Nest) -> None:
@@ -86,7 +189,7 @@ def dot_nest(cx: Context, nest: Nest) -> None:
     e.build()
     if e.blocked:
         e.prepare()
-        _product(cx, nest, op, c, _block_function(cx, e))
+        _product(cx, nest, op, c, e)
         e.finish()
     else:
         _product(cx, nest, op, c, None)
@@ -139,7 +242,7 @@ def _unit(stride: DimLike, size: DimLike, value: DimLike) -> DimLike:
 
 
 def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]], work: Value,
-          epilogue: tuple[str, Sequence[Value]] | None) -> None:
+          epilogue: tuple[str, Sequence[Value]] | None, origin: tuple[Index, Index]) -> None:
     kb = cx.kb
     m, n, k = sizes
     # A dim of size 1 has no stride of its own; the one that makes the other contiguous is taken.
@@ -149,7 +252,7 @@ def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Se
     mems = [x.store.mem for x in xs]
     at = [kb.dim(x) for x in bases]
     kb.gemm([kb.dim(d) for d in sizes], (mems[0], at[0], kb.dim(rows_a), kb.dim(cols_a)), (mems[1], at[1], kb.dim(rows_b), kb.dim(cols_b)),
-            (mems[2], at[2], kb.dim(rows_c)), work, epilogue=epilogue[0] if epilogue else None, captures=epilogue[1] if epilogue else ())
+            (mems[2], at[2], kb.dim(rows_c)), work, epilogue=epilogue[0] if epilogue else None, captures=epilogue[1] if epilogue else (), origin=origin)
 
 
 def _small(cx: Context, dtype: Any, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> None:

@@ -19,7 +19,7 @@ from .kernel import Index
 if TYPE_CHECKING:
     from .nest import Loop, Phase, Reduction
 
-__all__ = ["grain", "may_share", "private_rows", "shared", "units"]
+__all__ = ["apart", "grain", "may_share", "private_rows", "shared", "units"]
 
 GRAIN: Final = 20_000_000
 """Picoseconds of one thread's work in the smallest part: waking a sleeping thread costs about as much."""
@@ -48,8 +48,13 @@ def may_share(e: Any, loop: Loop, joined: Sequence[Reduction] = ()) -> bool:
     """Whether rounds of ``loop``, the outermost of the nest, write different places and read nothing that others write. ``joined``: sums that are taken care of."""
     if e.cx.module is None or e.cx.module.threads == 1 or e.blocked or not e.whole or _small(e):
         return False
+    return apart(e, loop.dims[-1:], joined)
+
+
+def apart(e: Any, over: Sequence[int], joined: Sequence[Reduction] = ()) -> bool:
+    """Whether the nest's work at different positions of the dims ``over`` meets nowhere in memory, but in sums that are ``joined``."""
     reds = [r for ph in e.phases for r in ph.reds if not any(r is j for j in joined)]
-    if any(r.dims & set(loop.dims) for r in reds):
+    if any(r.dims & set(over) for r in reds):
         return False
     own = {a.store for a in e.scratch.values()}
     written: dict[Store, tuple[DimLike, dict[int, DimLike]]] = {}
@@ -57,7 +62,7 @@ def may_share(e: Any, loop: Loop, joined: Sequence[Reduction] = ()) -> bool:
     for store, place in places:
         if store in own:
             continue
-        if _is_zero(place[1].get(loop.dims[-1], 0)) or written.setdefault(store, place) != place:
+        if any(_is_zero(place[1].get(d, 0)) for d in over) or written.setdefault(store, place) != place:
             return False
     return all(n.places[0] == written[n.access.store] for ph in e.phases for n in ph.nodes if n.access is not None and n.access.store in written)
 

@@ -110,7 +110,8 @@ def _hook(e: FunctionEmitter, op: Op) -> None:
 
 
 def _gemm(e: FunctionEmitter, op: Op, elem: str, epilogue: str | None) -> None:
-    """Operands as ``KernelBuilder.gemm`` lays them out: sizes, (A, offset, strides), (B, offset, strides), (C, offset, stride), accumulate, [workspace], captures."""
+    """Operands as ``KernelBuilder.gemm`` lays them out: sizes, (A, offset, strides), (B, offset, strides), (C, offset, stride), accumulate, [workspace],
+    and for an epilogue its origin and captures."""
     names = [e.names[o] for o in op.operands]
     m, n, k, a, a_at, rsa, csa, b, b_at, rsb, csb, c, c_at, rsc, accumulate = names[:15]
     has_workspace = bool(op.attrs.get("ag.workspace"))
@@ -120,10 +121,10 @@ def _gemm(e: FunctionEmitter, op: Op, elem: str, epilogue: str | None) -> None:
     pa, pb, pc = (x if at == "0" else e.put(f"getelementptr inbounds {real}, ptr {x}, i64 {at}") for x, at in ((a, a_at), (b, b_at), (c, c_at)))
     thunk, closure = "null", "null"
     if epilogue is not None:
-        thunk, closure = f"@ag_e_{epilogue}", e.alloca(f"[{len(captured) + 1} x i64]", 8)
+        thunk, closure = f"@ag_e_{epilogue}", e.alloca(f"[{len(captured) + 1} x i64]", 8)  # the first two captures are row and column
         for i, (text) in enumerate(["ptr %call", *(e.typed(o) for o in captured)]):
             e.lines.append(f"  store {text}, ptr {closure if i == 0 else e.put(f'getelementptr i8, ptr {closure}, i64 {8 * i}')}, align 8")
-        _thunk(e, epilogue, [as_ktype(o.type) for o in captured])
+        _thunk(e, epilogue, [as_ktype(o.type) for o in captured[2:]])
     e.state.declare(f"declare hidden i32 @ag_gemm_{elem}(i64, i64, i64, ptr, i64, i64, ptr, i64, i64, ptr, i64, i64, ptr, ptr, ptr, ptr, ptr)")
     sizes = ", ".join(f"i64 {x}" for x in (m, n, k))
     args = f"{sizes}, ptr {pa}, i64 {rsa}, i64 {csa}, ptr {pb}, i64 {rsb}, i64 {csb}, ptr {pc}, i64 {rsc}, i64 {accumulate}, ptr {workspace}, ptr {thunk}, ptr {closure}"
@@ -145,9 +146,14 @@ def _thunk(e: FunctionEmitter, epilogue: str, captured: list[KType]) -> None:
     if any(t.lanes > 1 or elem_type(t) in ("half", "bfloat") for t in captured):
         raise AotgradValueError(f"gemm epilogue {epilogue!r} captures a vector; capture scalars and buffers")
     lines = [f"define internal void @ag_e_{epilogue}(ptr %closure, i64 %m0, i64 %m1, i64 %n0, i64 %n1) #0 {{", "  %call = load ptr, ptr %closure"]
-    args = [f"i64 %{x}" for x in ("m0", "m1", "n0", "n1")]
+    args = []
+    for axis, at in (("m", 8), ("n", 16)):
+        lines += [f"  %{axis}.at = getelementptr i8, ptr %closure, i64 {at}", f"  %{axis} = load i64, ptr %{axis}.at, align 8"]
+        for end in "01":
+            lines.append(f"  %{axis}.{end} = add i64 %{axis}{end}, %{axis}")
+            args.append(f"i64 %{axis}.{end}")
     for i, t in enumerate(captured):
-        lines += [f"  %p{i} = getelementptr i8, ptr %closure, i64 {8 * i + 8}", f"  %c{i} = load {llvm_type(t)}, ptr %p{i}, align 8"]
+        lines += [f"  %p{i} = getelementptr i8, ptr %closure, i64 {8 * i + 24}", f"  %c{i} = load {llvm_type(t)}, ptr %p{i}, align 8"]
         args.append(f"{llvm_type(t)} %c{i}")
     outs = e.state.funcs[epilogue].outputs
     lines += [f"  call {llvm_type(outs[0].type) if outs else 'void'} @{inner_name(epilogue)}({', '.join([*args, 'ptr %call'])})", "  ret void", "}"]
