@@ -82,6 +82,11 @@ class Plan:
         return Tile(strip.rows, vectors, tail, strip.runs)
 
 
+def depthwise_shapes(target: Target) -> list[tuple[int, int]]:
+    """The same where each accumulator has an input of its own, which other taps read again."""
+    return [(r, 1) for r in range(1, (12 if target.registers == 32 else 6) + 1)]
+
+
 def shapes(target: Target) -> list[tuple[int, int]]:
     """(rows, vectors) whose accumulators, weights and one splat fit the registers."""
     registers = target.registers
@@ -99,7 +104,7 @@ def choose(ts: TapSum, target: Target) -> Plan:
     needed = -(-ts.width // vec.lanes)
     best: tuple[float, TapSum, int, int] | None = None
     for one in flattened(ts):
-        for rows, vectors in shapes(target):
+        for rows, vectors in depthwise_shapes(target) if ts.depthwise else shapes(target):
             if vectors > needed or (rows > one.axes[-1].count and rows > 1):
                 continue
             cost = _cost(one, vec, rows, vectors)
@@ -174,7 +179,7 @@ def _unit(plan: Plan) -> int:
     ts = plan.sum
     if plan.rows == 0:
         return 1
-    row_bytes = ts.groups * ts.depth * plan.vec.size * ts.axes[-1].size
+    row_bytes = inputs(ts) * plan.vec.size * ts.axes[-1].size
     if len(ts.axes) > 1:
         row_bytes *= min(ts.axes[-2].mul, ts.axes[-2].size)
     n = max(1, _ROWS_BYTES // max(1, row_bytes))
@@ -182,10 +187,15 @@ def _unit(plan: Plan) -> int:
     return -(-plan.rows // pieces)
 
 
+def inputs(ts: TapSum) -> int:
+    """Input channels of all groups."""
+    return ts.width if ts.depthwise else ts.groups * ts.depth
+
+
 def _outside(plan: Plan) -> bool:
     """Whether to keep a block of weights while all images pass: weights too large for the second cache and more bytes than the image read once a block."""
     ts = plan.sum
-    image = ts.groups * ts.depth * plan.vec.size
+    image = inputs(ts) * plan.vec.size
     for a in ts.axes:
         image *= a.size
     return plan.packed_bytes > _L2_HALF and plan.packed_bytes > image * plan.blocks

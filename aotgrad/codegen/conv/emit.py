@@ -13,7 +13,7 @@ from .forward import RUN_PARAMS, sum_functions
 from .micro import Epilogue
 from .pack import PACK_PARAMS, pack_function
 from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
-from .taps import TapSum, ints, tap_sums, weight_strides
+from .taps import TapSum, ints, is_depthwise, tap_sums, weight_strides
 from .weight_grad import plan_weights, unpack_functions, weight_functions
 
 __all__ = ["ConvKernel", "emit", "supported"]
@@ -63,7 +63,7 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     plans = [choose(ts, target) for ts in sums]
     vec = Vec(spec.dtype, target.lanes(spec.dtype), target.fma)
     texts, offsets, at = [], [], 0
-    lane, k, group = _weight_steps(spec)
+    lane, k, group = (weight_strides(spec)[0], 0, 0) if is_depthwise(spec) else _weight_steps(spec)
     for i, (ts, plan) in enumerate(zip(sums, plans)):
         texts += sum_functions(f"{name}_run{i}", plan, ep)
         texts += pack_function(f"{name}_pack{i}", plan, _tap_numbers(spec, ts), lane, k, weight_strides(spec)[2], group)

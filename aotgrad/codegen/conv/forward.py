@@ -129,6 +129,7 @@ def _units(name: str, plan: Plan, kinds: list[bool]) -> str:
         image, piece = f.udiv(rest, plan.units), f.op(f"urem i64 {rest}, {plan.units}")
         group, block = f.udiv(b, plan.blocks), f.op(f"urem i64 {b}, {plan.blocks}")
         x = f.at(f.at("%x", f.mul(image, ts.source.image)), f.mul(group, ts.depth * ts.source.channel))
+        x = f.at(x, f.mul(block, plan.block * size)) if ts.depthwise else x
         w = f.at("%w", f.add(f.mul(group, plan.group_bytes), f.mul(block, ts.taps * ts.depth * plan.block * size)))
         channel = f.add(f.mul(group, ts.width * size), f.mul(block, plan.block * size))
         y = f.at("%y", f.add(f.mul(image, ts.target.image), channel))

@@ -90,6 +90,8 @@ def _fetch_early(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue) -> None:
 def _outer(f: Fn, ts: TapSum, vec: Vec, tile: Tile, dim: int, x: str, w: str, acc: list[Val]) -> list[Val]:
     """The loop over the taps of outer dim ``dim``, or the row itself."""
     if dim == len(ts.axes) - 1:
+        if ts.depthwise:
+            return _row_of_vectors(f, ts, vec, tile, x, w, acc)
         for run in tile.runs:
             acc = _run(f, ts, vec, tile, run, x, w, acc)
         return acc
@@ -104,6 +106,21 @@ def _outer(f: Fn, ts: TapSum, vec: Vec, tile: Tile, dim: int, x: str, w: str, ac
 
     init: list[tuple[str, Val]] = [("i64", f"%n{dim}"), ("ptr", x), ("ptr", w), *((vec.type, a) for a in acc)]
     return list(f.loop(init, lambda v: f.cmp("sgt", v[0], 0), step)[3:])
+
+
+def _row_of_vectors(f: Fn, ts: TapSum, vec: Vec, tile: Tile, x: str, w: str, acc: list[Val]) -> list[Val]:
+    """acc += x * w lane by lane. All taps of the row are one block of text, in which equal loads of x are one load."""
+    axis, nv, acc = ts.axes[-1], tile.vectors, list(acc)
+    masks = [None] * (nv - 1) + [vec.mask(f, tile.tail) if tile.tail else None]
+    row, step = axis.mul * axis.source, axis.step * axis.source
+    for run in tile.runs:
+        for t in range(run.first, run.first + run.count):
+            for j, mask in enumerate(masks):
+                wt = vec.load(f, f.at(w, (t * nv + j) * vec.bytes))
+                for r in range(run.low, run.high):
+                    at = r * nv + j
+                    acc[at] = vec.muladd(f, vec.load(f, f.at(x, r * row + t * step + j * vec.bytes), mask), wt, str(acc[at]))
+    return acc
 
 
 def _run(f: Fn, ts: TapSum, vec: Vec, tile: Tile, run: Run, x: str, w: str, acc: list[Val]) -> list[Val]:

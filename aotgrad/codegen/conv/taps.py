@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .spec import FORWARD, ConvSpec
 
-__all__ = ["Axis", "Place", "TapSum", "place", "tap_sums", "weight_strides"]
+__all__ = ["Axis", "Place", "TapSum", "is_depthwise", "place", "tap_sums", "weight_strides"]
 
 SIZES = {"f32": 4, "f64": 8}
 
@@ -58,7 +58,10 @@ class Place:
 
 @dataclass(frozen=True)
 class TapSum:
-    """``depth`` input and ``width`` output channels a group; output channels are adjacent."""
+    """``depth`` input and ``width`` output channels a group; output channels are adjacent.
+
+    ``depthwise``: all groups as one, each output channel reads the input channel of its number alone, and those are adjacent too.
+    """
 
     dtype: str
     groups: int
@@ -67,6 +70,7 @@ class TapSum:
     axes: tuple[Axis, ...]
     source: Place
     target: Place
+    depthwise: bool = False
 
     @property
     def taps(self) -> int:
@@ -103,6 +107,11 @@ def weight_strides(spec: ConvSpec) -> tuple[int, int, int]:
     return size * per_group * taps, size * taps, size
 
 
+def is_depthwise(spec: ConvSpec) -> bool:
+    """Whether every channel is a group of its own, with one filter, and x and y are channels-last."""
+    return 1 < spec.groups == spec.channels == spec.filters and spec.layouts[0] == spec.layouts[2] == "channels_last"
+
+
 def tap_sums(spec: ConvSpec) -> list[TapSum]:
     """One sum for "forward", one for each class of positions for "input_grad"."""
     channels, filters = ints((spec.channels, spec.filters))
@@ -111,15 +120,18 @@ def tap_sums(spec: ConvSpec) -> list[TapSum]:
     x, y = place(spec.layouts[0], channels, spatial, size), place(spec.layouts[2], filters, positions, size)
     c, o = channels // spec.groups, filters // spec.groups
     lows = [low for low, _ in spec.padding]
+    groups, depthwise = spec.groups, is_depthwise(spec)
+    if depthwise:
+        groups, c, o = 1, *((1, filters) if spec.kind == FORWARD else (channels, 1))
     if spec.kind == FORWARD:
         axes = tuple(Axis(positions[i], spatial[i], spec.stride[i], -lows[i], spec.dilation[i], tuple(range(kernel[i])), x.steps[i], y.steps[i])
                      for i in range(spec.rank))
-        return [TapSum(spec.dtype, spec.groups, c, o, axes, x, y)]
+        return [TapSum(spec.dtype, groups, c, o, axes, x, y, depthwise)]
     sums = []
     for classes in itertools.product(*(range(min(s, n)) for s, n in zip(spec.stride, spatial))):
         axes = tuple(_class_axis(r, spatial[i], positions[i], spec.stride[i], lows[i], spec.dilation[i], kernel[i], x.steps[i], y.steps[i])
                      for i, r in enumerate(classes))
-        sums.append(TapSum(spec.dtype, spec.groups, o, c, axes, y, x))
+        sums.append(TapSum(spec.dtype, groups, o, c, axes, y, x, depthwise))
     return sums
 
 

@@ -16,7 +16,7 @@ from ..gemm.pack import transpose
 from ..target import Target
 from .choose import cycles, even, shapes
 from .spec import ConvSpec
-from .taps import SIZES, Axis, ints, place, weight_strides
+from .taps import SIZES, Axis, ints, is_depthwise, place, weight_strides
 
 __all__ = ["RUN_PARAMS", "WeightPlan", "plan_weights", "unpack_functions", "weight_functions"]
 
@@ -55,6 +55,7 @@ class WeightPlan:
     vectors: int
     direct: bool
     accumulate: bool
+    depthwise: bool  # a's channels are lanes too, each filter reads its own
 
     @property
     def taps(self) -> int:
@@ -129,12 +130,15 @@ def plan_weights(spec: ConvSpec, target: Target) -> WeightPlan | None:
     x = Side(px.image, px.channel, c * px.channel, tuple(s * st for s, st in zip(px.steps, spec.stride)), tuple(s * d for s, d in zip(px.steps, spec.dilation)),
              -sum(low * s for low, s in zip(lows, px.steps)))
     y = Side(py.image, py.channel, o * py.channel, py.steps, (0,) * spec.rank, 0)
-    in_place = weight_strides(spec)[1] == size and px.channel == size and not (py.channel == size and 2 * c < vec.lanes)
+    depthwise = is_depthwise(spec)
+    groups = 1 if depthwise else spec.groups
+    c, o = (1, filters) if depthwise else (c, o)
+    in_place = not depthwise and weight_strides(spec)[1] == size and px.channel == size and not (py.channel == size and 2 * c < vec.lanes)
     if not in_place and py.channel != size:
         return None
     a, b, rows, width = (y, x, o, c) if in_place else (x, y, c, o)
     most, vectors = _tile(target, vec, rows, width, kernel[-1] if not in_place else 1)
-    return WeightPlan(vec, axes, spec.rank == 1, spec.groups, a, b, rows, width, most, vectors, in_place, spec.accumulate and in_place)
+    return WeightPlan(vec, axes, spec.rank == 1, groups, a, b, rows, width, most, vectors, in_place, spec.accumulate and in_place, depthwise)
 
 
 def _tile(target: Target, vec: Vec, rows: int, width: int, taps: int) -> tuple[int, int]:
@@ -180,11 +184,14 @@ def _tile_kernel(name: str, p: WeightPlan, tile: _Tile) -> str:
     def column(v: list[str]) -> list[Val]:
         bs = [vec.load(f, f.at(v[2], j * vec.bytes), m) for j, m in enumerate(masks)]
         out: list[Val] = []
-        if p.a.channel == vec.size:  # the next tile's channels of this position: the line after a's, which no prefetcher guesses
+        if p.a.channel == vec.size and not p.depthwise:  # the next tile's channels of this position: the line after a's, which no prefetcher guesses
             f.raw(f"call void @llvm.prefetch.p0(ptr {f.at(v[1], 64)}, i32 0, i32 3, i32 1)")
         for i, offset in enumerate(tile.offsets):
-            x = vec.splat(f, vec.load_elem(f, f.at(v[1], offset)))
-            out += [vec.muladd(f, x, bs[j], v[3 + i * nv + j]) for j in range(nv)]
+            if p.depthwise:
+                xs = [vec.load(f, f.at(v[1], offset + j * vec.bytes), m) for j, m in enumerate(masks)]
+            else:
+                xs = [vec.splat(f, vec.load_elem(f, f.at(v[1], offset)))] * nv
+            out += [vec.muladd(f, xs[j], bs[j], v[3 + i * nv + j]) for j in range(nv)]
         return [f.sub(v[0], 1), f.at(v[1], a_step), f.at(v[2], b_step), *out]
 
     def row(v: list[str]) -> list[Val]:
@@ -258,6 +265,7 @@ def _units(f: Fn, name: str, p: WeightPlan, kinds: list[bool]) -> None:
         x, y = f.at("%x", f.add(f.mul(group, xs.group), xs.offset)), f.at("%y", f.mul(group, ys.group))
         a_ptr, b_ptr = (y, x) if p.direct else (x, y)
         b_ptr = f.at(b_ptr, f.mul(block, lanes * size))
+        a_ptr = f.at(a_ptr, f.mul(block, lanes * size)) if p.depthwise else a_ptr
         if p.direct:
             out = f.at("%out", f.add(f.mul(group, p.rows * p.pitch(False)), f.mul(block, lanes * size)))
         else:
