@@ -15,6 +15,7 @@ from lowering_harness import Program
 from native_table import agree, natives, run_both_guards
 
 import aotgrad as ag
+from aotgrad.codegen.driver import texts
 from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, Layout, TensorType, build, dims, interp, opdef
 from aotgrad.ir.ops.conv import positions
@@ -111,12 +112,45 @@ def test_more_shapes() -> None:
     assert count > 30
 
 
+KNOWN: list[tuple[Any, Any, dict[str, Any]]] = [  # of known sizes, large enough for kernels of their own
+    ((3, 17, 14, 13), (40, 17, 3, 3), attrs_of(1, 1, 1, 1)), ((2, 16, 15, 13), (32, 8, 3, 3), attrs_of(2, ((1, 1), (0, 2)), 1, 2)),
+    ((2, 35, 16, 15), (35, 1, 3, 3), attrs_of(1, 1, 1, 35)), ((1, 3, 32, 31), (16, 3, 7, 7), attrs_of(2, 3, 1, 1)),
+    ((2, 16, 20, 11), (19, 16, 1, 1), attrs_of(3, 0, 1, 1)), ((2, 12, 60), (25, 12, 5), attrs_of(1, 2, 2, 1, 1)),
+    ((1, 5, 6, 7, 8), (21, 5, 3, 2, 3), attrs_of((1, 2, 1), 1, 1, 1, 3)), ((0, 16, 14, 14), (16, 16, 3, 3), attrs_of(1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+def test_kernels_of_their_own(last: bool, dtype: Any) -> None:
+    """Chosen for all three parts, the images moved where they are not channels_last; any batch."""
+    made = {}
+    for i, (x, w, attrs) in enumerate(KNOWN):
+        layout = LAST(len(x)) if last else None
+        types = [TensorType((dims.symbol("n"), *x[1:]), as_dtype(dtype), layout), TensorType(w, as_dtype(dtype), LAST(len(w)) if i % 3 == 1 else None)]
+        made[f"k{i}"] = standard(vjp_func(build("conv", types, lambda b, x, w: b.conv(x, w, **attrs)), [True, True]))  # noqa: B023
+    kernels, rng = natives(made), np.random.default_rng(7)
+    for (name, func), (x, _, attrs) in zip(made.items(), KNOWN, strict=True):
+        args = [rng.normal(size=t.substitute({"n": x[0]}).shape).astype(dtype) for t in func.arg_types]
+        agree(run_both_guards(kernels[name], args), interp.run(func, *args), False, f"{name} {attrs}")
+    program = Program(made["k0"])
+    how = [k["how"] for k in program.meta["kernels"] if "how" in k]
+    assert how == (["kernel"] * 3 if last else ["kernel, y moved", "kernel, x and y moved", "kernel, x moved"]), how
+    text = texts(made["k0"], "f", Target.native())["kernel"]
+    assert text.count("ag_conv_forward") == 4  # packing and the kernel, declared and called
+
+
 LOWER = [n for n in ("x86-64", "x86-64-v3") if Target.native().arch == "x86_64" and Target.named(n).vector_bits < Target.native().vector_bits]
 
 
 @pytest.mark.parametrize("name", LOWER)
 def test_other_instruction_sets(name: str) -> None:
     rng = np.random.default_rng(3)
+    for i, (x, w, attrs) in enumerate(KNOWN[:4]):
+        types = [TensorType(x, as_dtype("float32"), LAST(4) if i % 2 else None), TensorType(w, as_dtype("float32"))]
+        func = standard(vjp_func(build("conv", types, lambda b, x, w: b.conv(x, w, **attrs)), [True, True]))  # noqa: B023
+        args = [rng.normal(size=t.shape).astype(np.float32) for t in func.arg_types]
+        agree(Program(func, Target.named(name))(*args, guard=True), interp.run(func, *args), False, f"{name} {attrs}")
     for i in (4, 41, 60, 95):
         func, attrs, channels, filters = combination(*COMBOS[i], np.float32, i)
         program = Program(func, Target.named(name))

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from aotgrad_runtime.later import door
 
 __all__ = [
-    "gemm", "lowering_control", "lowering_conv", "lowering_domain", "lowering_dot", "lowering_index", "lowering_window",
+    "conv__select", "gemm", "lowering_control", "lowering_conv", "lowering_domain", "lowering_dot", "lowering_index", "lowering_window",
     "vmath__hyper", "vmath__inverse", "vmath__power", "vmath__trig",
 ]
 
 if TYPE_CHECKING:
     from . import gemm, lowering_control, lowering_conv, lowering_domain, lowering_dot, lowering_index, lowering_window
+    from .conv import select as conv__select
     from .vmath import hyper as vmath__hyper
     from .vmath import inverse as vmath__inverse
     from .vmath import power as vmath__power

@@ -719,7 +719,13 @@ def one_pass(cx: Context, nodes: Sequence[Node], roots: Sequence[Root], space: S
     ph = Phase(nodes=list(nodes), roots=list(roots))
     ph.loops = collapse(dims, space, [p[1] for n in nodes for p in n.places] + [r.place[1] for r in roots], [])
     levels(ph.nodes, [lp.dims for lp in ph.loops])
-    e.run_phase(ph)
+    e.phases = [ph]
+    e._turn()
+    if not e.outer_loops:
+        e.run_phase(ph)
+        return
+    e._evaluate(ph, 0)
+    e._outer(0)
 
 
 def fill(cx: Context, store: Store, place: Place, space: Sequence[DimLike], dims: Sequence[int], value: Value) -> None:

@@ -18,6 +18,7 @@ from ..ir.dims import DimLike
 from ..ir.types import Layout, TensorType
 from .access import Access
 from .bufferise import dense, strides_of
+from .conv.select import Choice, select
 from .conv.spec import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvSpec
 from .fusion import Kern
 from .image_loops import POLL, ImageLoops, Range
@@ -57,8 +58,51 @@ def convolution(cx: Context, item: Kern) -> None:
     arrays = {c: cx.buffers.access(item, o) for c, o in zip(letters, op.operands)}
     arrays[letters[2]] = cx.buffers.stored(op.result)
     spec = spec_of(op, arrays)
-    _Loops(cx, spec, op.result.type.dtype, arrays).emit()
-    cx.report.append({"kind": op.name, "sizes": [str(d) for d in spec.sizes], "groups": spec.groups, "layouts": list(spec.layouts)})
+    choice = select(spec, cx.target)
+    if choice is None:
+        _Loops(cx, spec, op.result.type.dtype, arrays).emit()
+    else:
+        _call(cx, dict(zip(letters, [v.type for v in (*op.operands, op.result)])), spec, choice, arrays)
+    how = "loops" if choice is None else f"kernel, {' and '.join(choice.moved)} moved" if choice.moved else "kernel"
+    cx.report.append({"kind": op.name, "how": how, "sizes": [str(d) for d in spec.sizes], "groups": spec.groups, "layouts": list(spec.layouts)})
+
+
+def _move(cx: Context, t: TensorType, source: Access, target: Access) -> None:
+    live = [d for d, n in enumerate(t.shape) if n != 1]
+    places = [(a.store, (a.base, {d: a.strides[d] for d in live})) for a in (source, target)]
+    elementwise(cx, t.shape, places[:1], lambda k, v: v, places[1])
+
+
+def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Choice, arrays: dict[str, Access]) -> None:
+    """The kernel of its own: weights packed first (or unpacked last), then some units at a time."""
+    kb, kernel, result = cx.kb, choice.kernel, {FORWARD: "y", INPUT_GRAD: "x", WEIGHT_GRAD: "w"}[spec.kind]
+    temps, used = [], dict(arrays)
+    for c in choice.moved:
+        t = types[c]
+        temps.append(cx.work.take(t.dtype, t.size))
+        used[c] = dense(temps[-1], TensorType(t.shape, t.dtype, Layout.channels_last(t.rank)))
+        if c != result:
+            _move(cx, t, arrays[c], used[c])
+    placed = {c: (a.store.mem, kb.index(kb.dim(a.base))) for c, a in used.items()}
+    packed = cx.work.take_bytes(kernel.packed_bytes) if kernel.pack else None
+    inner = (packed.mem, kb.index(0)) if packed is not None else placed["w"]
+
+    def call(name: str, buffers: Sequence[tuple[Value, Value]], *numbers: Index) -> None:
+        kb.call(name, [*(v for pair in buffers for v in pair), *map(kb.index, numbers)], (), {"ag.conv": choice.text})
+
+    batch = kb.dim(spec.batch)
+    total = kernel.units if spec.kind == WEIGHT_GRAD else kb.mul(batch, kernel.units)
+    operands = {FORWARD: (placed["x"], inner, placed["y"]), INPUT_GRAD: (placed["y"], inner, placed["x"]), WEIGHT_GRAD: (placed["x"], placed["y"], inner)}[spec.kind]
+    if kernel.pack and spec.kind != WEIGHT_GRAD:
+        call(kernel.pack, (placed["w"], inner))
+    with kb.for_(0, total, choice.units, poll=1) as lp:
+        call(kernel.run, operands, batch, lp.iv, kb.min(kb.add(lp.iv, choice.units), total))
+    if kernel.pack and spec.kind == WEIGHT_GRAD:
+        call(kernel.pack, (inner, placed["w"]))
+    if result in choice.moved:
+        _move(cx, types[result], used[result], arrays[result])
+    for store in (*temps, *([] if packed is None else [packed])):
+        cx.work.give_back(store)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from aotgrad_runtime import memory_format as mf
 __all__ = ["generic", "laid_out", "order_of"]
 
 
+_HOT = 1 << 20  # operations per image from which on a convolution gets a kernel for its own sizes
 _ARRAYS = {"conv": "xwy", "conv_input_grad": "ywx", "conv_weight_grad": "xyw"}
 
 
@@ -33,7 +34,8 @@ def laid_out(out: Any, xs: Sequence[Any]) -> Any:
 
 
 def generic(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]]:
-    """Operand types and attributes with batch and image sizes as symbols, of pooling channels too; channels and kernels of a convolution belong to a model, and stay."""
+    """Operand types and attributes with batch and image sizes as symbols, of pooling channels too; channels and kernels of a convolution belong to a model, and stay,
+    as do the image sizes of large ones."""
     return _window(op) if op.name.startswith("window_") else _convolution(op)
 
 
@@ -58,6 +60,9 @@ def _convolution(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any],
     attrs = dict(op.attrs)
     letters = _ARRAYS[op.name]
     types = dict(zip(letters, [v.type for v in (*op.operands, op.result)]))
+    if _work(types) >= _HOT:
+        found = [TensorType((dims.symbol("n"), *types[c].shape[1:]) if c != "w" else types[c].shape, types[c].dtype) for c in letters[:2]]
+        return tuple(found), tuple(attrs.items())
     n, at = dims.symbol("n"), [dims.symbol(f"s{i}") for i in range(types["w"].rank - 2)]
     spatial: tuple[DimLike, ...] = tuple(at)
     if op.name != "conv":  # y has the symbols, x the sizes that make so many positions without a rest
@@ -69,6 +74,12 @@ def _convolution(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any],
         attrs["spatial"] = spatial
     wide = {"x": (n, types["x"].shape[1], *spatial), "w": types["w"].shape, "y": (n, types["y"].shape[1], *at)}
     return tuple(TensorType(wide[c], types[c].dtype) for c in letters[:2]), tuple(attrs.items())
+
+
+def _work(types: dict[str, TensorType]) -> Any:
+    """Operations per image."""
+    per_filter = dims.product(types["w"].shape[1:])
+    return 2 * per_filter * dims.product(types["y"].shape[1:])
 
 
 def _exact(n: Any, k: Any, stride: int, padding: tuple[int, int], dilation: int) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from ...ir import dims
 from ...ir.dims import DimLike
@@ -65,6 +66,16 @@ class ConvSpec:
     def flops(self) -> DimLike:
         """Two per product, positions outside x included."""
         return 2 * self.batch * self.filters * dims.floordiv(self.channels, self.groups) * dims.product(self.positions) * dims.product(self.kernel)
+
+    @property
+    def text(self) -> str:
+        """All of it as text, in terms of numbers: for a spec of known sizes."""
+        return repr(tuple(getattr(self, f.name) for f in fields(self)))
+
+    @staticmethod
+    def from_text(text: str) -> ConvSpec:
+        """The spec that ``text`` gave."""
+        return ConvSpec(*ast.literal_eval(text))
 
     def substitute(self, env: Mapping[str, DimLike]) -> ConvSpec:
         """The spec with symbols replaced."""

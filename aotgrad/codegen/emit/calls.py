@@ -7,7 +7,7 @@ import re
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradValueError
 
 from ...ir.core import Op
-from .. import vmath
+from .. import later, vmath
 from ..kernel_types import KType, as_ktype
 from .function import CALL_INFO, CTX_HOOK, CTX_HOOK_STATE, FunctionEmitter, inner_name
 from .text import elem_type, llvm_type, suffix
@@ -59,6 +59,8 @@ def call_op(e: FunctionEmitter, op: Op) -> None:
         e.names[op.results[0]] = e.thread or "0"
     elif m := _GEMM.fullmatch(callee):
         _gemm(e, op, m[1], m[2])
+    elif callee.startswith("ag_conv_"):
+        _conv(e, op, callee)
     elif m := _SIMD.fullmatch(callee):
         _simd(e, op, m[1], m[2], int(m[3]))
     else:
@@ -135,6 +137,26 @@ def _gemm(e: FunctionEmitter, op: Op, elem: str, epilogue: str | None) -> None:
     on = e.labels("on")[0]
     e.branch(e.put(f"icmp eq i32 {e.put(f'call i32 @ag_gemm_{elem}({args}, ptr %poll.f, ptr %ctx)')}, 0"), on, "interrupted")
     e.block(on)
+
+
+def _conv(e: FunctionEmitter, op: Op, callee: str) -> None:
+    """Operands: buffers, each with an offset in elements, then sizes. The kernel itself becomes part of the module; ``ag.conv`` says what it computes."""
+    name = callee.rpartition("_")[0]
+    kernel = later.conv__select.definition(op.attrs["ag.conv"], name, e.state.target)
+    if name not in e.state.thunks:
+        e.state.thunks[name] = kernel.text
+        for line in kernel.declares:
+            e.state.declare(line)
+    args, operands = [], list(op.operands)
+    while operands and as_ktype(operands[0].type).mem:
+        mem, at = operands[:2]
+        del operands[:2]
+        pointer = e.names[mem] if e.names[at] == "0" else e.put(f"getelementptr inbounds {elem_type(as_ktype(mem.type))}, ptr {e.names[mem]}, i64 {e.names[at]}")
+        args.append(f"ptr {pointer}")
+    numbers = [f"i64 {e.names[o]}" for o in operands]
+    if callee.endswith("_run"):
+        args += ["ptr null"] * (5 - len(args))  # no bias, no residual
+    e.lines.append(f"  call void @{callee}({', '.join([*args, *numbers])})")
 
 
 def _thunk(e: FunctionEmitter, epilogue: str, captured: list[KType]) -> None:

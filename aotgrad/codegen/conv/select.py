@@ -1,0 +1,61 @@
+"""Which convolutions run on kernels of their own (``emit``), and which as plain loops."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, replace
+
+from ..target import Target
+from .emit import ConvKernel, emit, supported
+from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
+
+__all__ = ["Choice", "definition", "select"]
+
+_LEAST = 1 << 17  # operations per image below which plain loops are as quick, and smaller
+_MANY = 16  # channels of a group from which on reading them far apart costs little
+_BETWEEN = 1 << 28  # operations between two questions whether to stop
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A kernel by ``text``, its spec. ``moved``: the arrays (x, y) that it wants channels_last and that are not: copied before, the result after."""
+
+    text: str
+    name: str
+    kernel: ConvKernel
+    moved: str
+    units: int  # at a time
+
+
+def select(spec: ConvSpec, target: Target) -> Choice | None:
+    """The kernel for ``spec`` on ``target``; None: the loops. What it computes does not depend on the batch."""
+    one = replace(spec, batch=1)
+    if not one.static or not isinstance(one.flops, int) or one.flops < _LEAST:
+        return None
+    moved = "".join(c for c in "xy" if _moves(one, c))
+    one = replace(one, layouts=tuple("channels_last" if c in moved else layout for c, layout in zip("xwy", one.layouts)))  # type: ignore[arg-type]
+    if not supported(one, target):
+        return None
+    name = f"ag_conv_{spec.kind}_{hashlib.sha256(one.text.encode()).hexdigest()[:12]}"
+    kernel = definition(one.text, name, target)
+    flops = one.flops
+    assert isinstance(flops, int)
+    return Choice(one.text, name, kernel, moved, max(1, kernel.units * _BETWEEN // flops))
+
+
+def _moves(spec: ConvSpec, letter: str) -> bool:
+    """Results are written by vectors of channels. Operands are read by single numbers where there are many channels, and then stay as they are."""
+    if spec.layouts["xwy".index(letter)] == "channels_last":
+        return False
+    if spec.kind == WEIGHT_GRAD or letter == ("y" if spec.kind == FORWARD else "x"):
+        return True
+    channels = spec.channels if letter == "x" else spec.filters
+    return isinstance(channels, int) and channels // spec.groups < _MANY
+
+
+@functools.lru_cache(maxsize=256)
+def definition(text: str, name: str, target: Target) -> ConvKernel:
+    """The kernel of a spec written as text; its functions are the module's own."""
+    made = emit(ConvSpec.from_text(text), target, name)
+    return replace(made, text=made.text.replace("define hidden ", "define internal "))
