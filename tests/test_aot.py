@@ -545,7 +545,7 @@ def test_bad_requests(tmp_path: Path) -> None:
         (lambda: aot.build(np.exp, x, grad="x", name="e", out=tmp_path), r"grad: the first result of e is float64\[n\]"),
         (lambda: aot.build(rosenbrock, x, out=tmp_path, name="int"), "'int' cannot name a C function"), (lambda: aot.build(lambda x: x, x, out=tmp_path), "name="),
         (lambda: aot.build(rosenbrock, x, out=tmp_path, emit="exe"), "emit: 'exe' is not one of"),
-        (lambda: aot.build(rosenbrock, x, out=tmp_path, threads=4), "threads=4"),
+        (lambda: aot.build(rosenbrock, x, out=tmp_path, threads=65), "threads=65"),
         (lambda: aot.build(3, x, out=tmp_path), "int is not callable"),  # type: ignore[arg-type]
         (lambda: aot.build(lambda x: x + np.ones(3), x, out=tmp_path, name="f"), "size n of argument x meets size 3"),
         (lambda: aot.build(lambda x: x[0] if len(x) > 2 else x[1], x, out=tmp_path, name="f"), r"test_aot.py:\d+: .*symbolic"),

@@ -284,3 +284,33 @@ def test_bad_numbers(given: Any, match: str) -> None:
 def test_auto_is_the_number_of_processors() -> None:
     x = normal(400_003)
     assert same(ag.compile(chain, threads="auto")(x), ag.compile(chain)(x))
+
+
+def test_bound_calls_and_profiles_use_them_too() -> None:
+    f, args = CASES["softmax"]
+    want = ag.compile(f)(*args)
+    shared = ag.compile(f, threads=2)
+    bound = shared.prebind(*args)
+    bound()
+    assert same(bound.out, want)
+    before = jobs()
+    bound()
+    assert jobs() > before
+    with ag.autograd.profiler.profile() as seen:
+        before = jobs()
+        assert same(shared(*args), want)
+    assert jobs() > before and seen.key_averages()
+
+
+def jobs() -> int:
+    """How many jobs the pool of this process has shared."""
+    made = pool._process.pool
+    return 0 if made is None else made.word("state").value >> 32
+
+
+def test_little_work_stays_where_it_is() -> None:
+    small = ag.compile(lambda x: ag.exp(x).sum() + (x @ x), threads=8)
+    small(normal(200))
+    before = jobs()
+    small(normal(200))
+    assert jobs() == before

@@ -172,7 +172,7 @@ def page() -> str:
         _section("Not supported yet", "Transforms, control flow and modules:", _filled(f"ag.{n}" for n in absent), "",
                  "`ag` functions (names of PyTorch):", _filled(n for n in WANTED_FUNCTIONS.split() if not _here(n) and not _here(f"nn.functional.{n}")), "",
                  "NumPy functions on tensors and traced values:", _filled(n for n in WANTED_NUMPY.split() if n not in served), "",
-                 "`aotgrad build`: dtypes other than " + ", ".join(sorted({d.name for d in aot._DTYPES.values()})) + "; threads. Systems: see the table in the README."),
+                 "`aotgrad build`: dtypes other than " + ", ".join(sorted({d.name for d in aot._DTYPES.values()})) + ". Systems: see the table in the README."),
     ])
 
 

@@ -34,7 +34,7 @@ def add_parser(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
                    help="native (this machine's instruction set, the default), x86-64-v3 or x86-64-v4 (any machine of that level), or aarch64-linux-gnu")
     p.add_argument("--emit", default=None, metavar="KINDS", help=f"comma-separated: {', '.join(EMIT)} (default: so,a,o,h)")
     p.add_argument("--no-malloc", action="store_true", help="refuse code that would need malloc")
-    p.add_argument("--threads", action="store_true", help="code that can use a pool of threads")
+    p.add_argument("--threads", action="store_true", help="functions that take a pool of up to 8 threads, which the library makes")
     p.add_argument("--traceback", action="store_true", help="show the whole traceback of an error in FILE_OR_MODULE")
     p.set_defaults(run=run)
 

@@ -20,7 +20,7 @@ from ..ir import dims
 from ..ir.core import Func, Value
 from ..ir.dims import Dim, DimLike
 from ..ir.types import TensorType
-from . import llvm
+from . import llvm, pool
 from .driver import gemm_object
 from .elf import link_shared
 from .elf.archive import write_archive
@@ -85,10 +85,11 @@ class Objects:
     text: str
     target: Target
     lowered: tuple[Lowered, ...]
+    imports: tuple[str, ...] = ()
 
     def shared(self) -> bytes:
-        """The shared library: needs nothing, shows ``exports``."""
-        return link_shared(self.objects, self.exports, f"lib{self.name}.so")
+        """The shared library: needs no other, shows ``exports``; ``imports`` are the host's."""
+        return link_shared(self.objects, self.exports, f"lib{self.name}.so", imports=self.imports)
 
     def relocatable(self) -> bytes:
         """One object file with only ``exports`` global."""
@@ -103,30 +104,34 @@ class Objects:
         return llvm.assembly(self.text, self.target)
 
 
-def build_objects(name: str, functions: Sequence[CFunction], target: Target, *, version: str, checks: bool = True) -> Objects:
-    """Compiles the functions into one library called ``name``.
+def build_objects(name: str, functions: Sequence[CFunction], target: Target, *, version: str, checks: bool = True, threads: int = 1) -> Objects:
+    """Compiles the functions into one library called ``name``. ``threads``: so many may share a call, of a pool that the library can make.
 
     Raises ``AotgradValueError`` for two functions of one name, and what lowering raises for ops without a native form.
     """
     symbols = [s for f in functions for s in f.exports] + [f"{name}_meta"]
+    symbols += [f"{name}_pool_init", f"{name}_pool_free"] if threads > 1 else []
     twice = {s for s in symbols if symbols.count(s) > 1}
     if twice:
         raise AotgradValueError(f"library {name} would define {', '.join(sorted(twice))} twice; choose another name")
-    lowered = [_lowered(f, target, checks) for f in functions]
+    lowered = [_lowered(f, target, checks, threads) for f in functions]
     funcs = [k for low in lowered for k in low.funcs]
     meta = describe(name, functions, target, version=version, locations=[low.module.locations for low in lowered])
+    if threads > 1:
+        meta["threads"] = threads
     text = module(funcs, [low.entry for low in lowered], target, [_meta_text(name, meta, [low.entry.name for low in lowered])])
     objects = [llvm.compile_object(text, target, passes="inline")]
     objects += [gemm_object(d, target) for d in sorted(gemm_dtypes(funcs))]
-    return Objects(name, tuple(symbols), tuple(objects), text, target, tuple(lowered))
+    objects += [llvm.compile_object(pool.library_text(name, target), target)] if threads > 1 else []
+    return Objects(name, tuple(symbols), tuple(objects), text, target, tuple(lowered), pool.IMPORTS if threads > 1 else ())
 
 
-def _lowered(f: CFunction, target: Target, checks: bool) -> Lowered:
+def _lowered(f: CFunction, target: Target, checks: bool, threads: int) -> Lowered:
     """Kernel level of one function, its entry widened to all sizes that the caller passes."""
-    low = lower(f.func, f.name, target, checks=checks)
+    low = lower(f.func, f.name, target, checks=checks, threads=threads)
     have = low.entry.symbols
     guards = tuple((g.left, g.right, i) for i, g in enumerate(f.guards))
-    entry = replace(low.entry, name=f"ag_call_{f.name}", kernel=f.name, symbols=f.symbols, guards=guards, plain=f.name)
+    entry = replace(low.entry, name=f"ag_call_{f.name}", kernel=f.name, symbols=f.symbols, guards=guards, plain=f.name, pool=threads > 1)
     if have != f.symbols:
         body = low.funcs[0].body
         first = len(f.inputs) + len(f.outputs)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from aotgrad_runtime.errors import AotgradValueError
 from aotgrad_runtime.library import ERRORS
+from aotgrad_runtime.pool_layout import MOST, SIZE
 
 from ..ir import dims
 from ..ir.dims import DimLike
@@ -88,13 +89,17 @@ def _comment(text: str, indent: str = " * ") -> list[str]:
     return [f"{indent}{line}".rstrip() for line in lines]
 
 
-def _parameters(f: CFunction) -> list[str]:
+def _parameters(f: CFunction, pool: str) -> list[str]:
     ins = [f"const {C_TYPES[p.type.dtype.name]} *{p.name}" for p in f.inputs]
     outs = [f"{C_TYPES[p.type.dtype.name]} *{p.name}" for p in f.outputs]
-    return [*ins, *(f"int64_t {n}" for n in f.size_names), *outs, "void *workspace"]
+    return [*ins, *(f"int64_t {n}" for n in f.size_names), *outs, "void *workspace", *([f"{pool} *{_pool_name(f)}"] if pool else [])]
 
 
-def _function(f: CFunction, name: str) -> list[str]:
+def _pool_name(f: CFunction) -> str:
+    return unique_names(["pool"], [*(p.name for p in (*f.inputs, *f.outputs)), *f.size_names])[0]
+
+
+def _function(f: CFunction, name: str, pool: str) -> list[str]:
     sizes: dict[str, DimLike] = {s: dims.symbol(n) for s, n in zip(f.symbols, f.size_names)}
     lines = ["/*", *_comment(f.doc or f"{f.name}."), " *"]
     width = max(len(p.name) for p in (*f.inputs, *f.outputs))
@@ -105,19 +110,35 @@ def _function(f: CFunction, name: str) -> list[str]:
         lines.append(f" * Sizes: {', '.join(f.size_names)}, each at least 0.")
     lines += [f" * {g.why[:1].upper()}{g.why[1:]}, or the call returns {name.upper()}_ERROR_SIZES." for g in f.guards]
     passed = [[p.name if p.type.shape else f"&{p.name}" for p in side] for side in (f.inputs, f.outputs)]
-    call = ", ".join([*passed[0], *f.size_names, *passed[1], "workspace"])
+    call = ", ".join([*passed[0], *f.size_names, *passed[1], "workspace", *(["&pool"] if pool else [])])
     lines += [
         " *", " * Usage:", f" *   void *workspace = malloc((size_t){f.name}_workspace({', '.join(f.size_names)}));",
         f" *   int32_t code = {f.name}({call});", f" *   if (code) fprintf(stderr, \"%s\\n\", {name}_error(code));", " */",
     ]
-    params = _parameters(f)
+    params = _parameters(f, pool)
     start = f"int32_t {f.name}("
     lines.append(textwrap.fill(start + ", ".join(params) + ");", 140, subsequent_indent=" " * len(start), break_long_words=False))
     given = ", ".join(f"int64_t {n}" for n in f.size_names) or "void"
     return [*lines, f"int64_t {f.name}_workspace({given});", ""]
 
 
-def header(name: str, functions: Sequence[CFunction], version: str, target: str) -> str:
+def _pool(name: str, threads: int) -> list[str]:
+    """The pool of threads that callers of a library built with threads may make."""
+    return [
+        "/*", " * A pool of threads. It is the caller's: as many as wanted, anywhere that stays until NAME_pool_free. Passing NULL instead means one",
+        f" * thread; results are the same bits for every number of threads. At most {threads} share a call; they start when they are first needed and",
+        " * sleep when they are not.",
+        " * One call at a time uses a pool: others that come meanwhile run in their own thread. A child of fork starts threads of its own. Where the system gives",
+        " * no threads, calls do without. pthread_create, pthread_join and syscall are the host program's (before glibc 2.34: link it with -pthread).",
+        " *", " * Usage:", f" *   {name}_pool pool;",
+        f" *   {name}_pool_init(&pool, 4);         up to 4 threads (at most {MOST}), the caller's included; gives their number",
+        " *   ...                              calls with &pool", f" *   {name}_pool_free(&pool);            ends the threads; before the library is unloaded", " */",
+        f"typedef struct {{ uint64_t opaque[{SIZE // 8}]; }} {name}_pool;", f"int32_t {name}_pool_init({name}_pool *pool, int32_t threads);",
+        f"void {name}_pool_free({name}_pool *pool);", "",
+    ]
+
+
+def header(name: str, functions: Sequence[CFunction], version: str, target: str, threads: int = 1) -> str:
     """The header of library ``name``, for C99 and C++."""
     prefix, guard = name.upper(), f"{name.upper()}_H"
     lines = [
@@ -133,8 +154,9 @@ def header(name: str, functions: Sequence[CFunction], version: str, target: str)
         "/* What an error code means. */", f"static inline const char *{name}_error(int32_t code) {{", "  switch (code) {",
         *(f'    case {prefix}_{label}: return "{meaning}";' for _, label, meaning in ERRORS), '    default: return "unknown error";', "  }", "}", "",
     ]
+    lines += _pool(name, threads) if threads > 1 else []
     for f in functions:
-        lines += _function(f, name)
+        lines += _function(f, name, f"{name}_pool" if threads > 1 else "")
     return "\n".join([*lines, "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""])
 
 

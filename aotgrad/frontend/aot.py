@@ -21,6 +21,7 @@ from aotgrad.ir.printer import print_module
 from aotgrad.ir.transforms.custom import runnable
 from aotgrad_runtime.dtypes import DType, bool_, float32, float64, int32, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.pool_layout import MOST
 
 from . import aot_trace
 from .aot_trace import Declared, Program
@@ -31,6 +32,8 @@ __all__ = ["Built", "EMIT", "build"]
 EMIT = ("so", "a", "o", "h", "ll", "asm", "mlir", "python")
 _DTYPES: dict[str, DType] = {"f64": float64, "f32": float32, "i64": int64, "i32": int32, "bool": bool_}
 _DTYPES.update({d.name: d for d in list(_DTYPES.values())})
+_SHARED = 8
+"""Threads that may share a call of a library built with ``threads=True``."""
 _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[(.*)\])?\s*(channels_last)?\s*", re.ASCII | re.DOTALL)
 
 
@@ -195,14 +198,15 @@ def _functions(name: str, declared: Declared, program: Program, grad: tuple[str,
 
 # ---- files ----------------------------------------------------------------------------------------------------------------------------------
 
-def _contents(name: str, functions: Sequence[CFunction], objects: Objects | None, kinds: Sequence[str], doc: str, target: Target) -> dict[str, tuple[str, bytes]]:
+def _contents(name: str, functions: Sequence[CFunction], objects: Objects | None, kinds: Sequence[str], doc: str, target: Target,
+              threads: int) -> dict[str, tuple[str, bytes]]:
     """File name and content by kind."""
     makers: dict[str, tuple[str, Callable[[Objects], bytes]]] = {
         "so": (f"lib{name}.so", lambda o: o.shared()), "a": (f"lib{name}.a", lambda o: o.archive()), "o": (f"{name}.o", lambda o: o.relocatable()),
         "ll": (f"{name}.ll", lambda o: o.text.encode()), "asm": (f"{name}.s", lambda o: o.assembly().encode()),
     }
     plain: dict[str, tuple[str, Callable[[], str]]] = {
-        "h": (f"{name}.h", lambda: header.header(name, functions, __version__, f"{target.triple}, {target.cpu}")),
+        "h": (f"{name}.h", lambda: header.header(name, functions, __version__, f"{target.triple}, {target.cpu}", threads)),
         "pc": (f"{name}.pc", lambda: header.pkg_config(name, __version__, doc)),
         "cmake": (f"{name}Config.cmake", lambda: header.cmake(name, "so" in kinds, "a" in kinds)),
         "mlir": (f"{name}.mlir", lambda: print_module([f.func for f in functions])),
@@ -266,6 +270,10 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     ``target``: native, x86-64-v3, x86-64-v4 or aarch64-linux-gnu. ``emit``: any of so, a, o, h, ll, asm, mlir, python (one file that needs NumPy alone); with h
     also NAME.pc and NAMEConfig.cmake. ``checks=False``: reads out of range are clamped, writes dropped. Files are equal for equal input.
 
+    ``threads``: a number (True: 8) of threads that may share a call. Functions then take a ``NAME_pool *`` after the workspace, which NAME_pool_init makes and
+    NAME_pool_free ends, or NULL; results are the same bits with and without it. The workspace holds room for so many threads. Without ``threads`` a library
+    contains none.
+
     Raises ``AotgradError``: a text that is not understood, an unknown name, integers in ``grad``, a size that the code needs as a number, an unwritable folder.
 
     >>> import aotgrad as ag
@@ -276,8 +284,7 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     kinds = _kinds(emit)
     if not callable(f):
         raise AotgradTypeError(f"build: {type(f).__name__} is not callable; pass a function")
-    if threads not in (1, False, None):
-        raise AotgradNotImplementedError(f"threads={threads!r}: built libraries run in the caller's thread; leave threads out, and call from several threads instead")
+    most = _threads(threads)
     title = str(name or getattr(f, "__name__", ""))
     if not title.isidentifier() and name is None:
         raise AotgradValueError(f"{title or 'this function'} has no name that C could use; pass name='...'")
@@ -295,9 +302,18 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
         doc += f"\n\nFixed when built: {', '.join(f'{n} = {v}' for n, v in fixed.items())}."
     functions = _functions(title, declared, program, _names("grad", grad), _names("jvp", jvp), _names("hess", hess), doc)
     compiled = any(k in ("so", "a", "o", "ll", "asm") for k in kinds)
-    objects = cabi.build_objects(title, functions, machine, version=__version__, checks=checks) if compiled else None
-    files = _write(Path(out), _contents(title, functions, objects, kinds, doc, machine))
+    objects = cabi.build_objects(title, functions, machine, version=__version__, checks=checks, threads=most) if compiled else None
+    files = _write(Path(out), _contents(title, functions, objects, kinds, doc, machine, most))
     return Built(title, files, tuple(fn.name for fn in functions), declared.symbols, fixed)
+
+
+def _threads(given: Any) -> int:
+    """How many threads may share a call."""
+    if given is None or isinstance(given, bool):
+        return _SHARED if given else 1
+    if type(given) is not int or not 1 <= given <= MOST:
+        raise AotgradValueError(f"threads={given!r}: give True, or how many threads may share a call, from 1 to {MOST}")
+    return given
 
 
 def _kinds(emit: Any) -> list[str]:

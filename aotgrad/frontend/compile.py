@@ -526,6 +526,7 @@ def _write_out(result: Any, out: Any) -> Any:
     for a, b in zip(got, wanted):
         array_of(b)[...] = array_of(a)
     return out
+    ``threads``: how many may share a call (1 to 64, "auto": one per processor): loops over much data, sums and matrix products; results are the same bits for every number.
 
 
 def leaf_names(signature: inspect.Signature | None, tree: TreeDef) -> list[str]:

@@ -102,7 +102,7 @@ def compiling(title: str, what: str = "compile") -> Iterator[None]:
 # ---- where reports go -----------------------------------------------------------------------------------------------------------------
 
 _CTX, _STATE = 5, 5  # words of ag_ctx, and of the recorder's state
-_HOOK, _HOOK_STATE = 2, 3
+_POOL, _HOOK, _HOOK_STATE = 1, 2, 3
 _COUNT, _ROOM, _BUFFER, _LOST = 1, 2, 3, 4
 _PROTOTYPE: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -233,6 +233,8 @@ class _Watched:
         if found is None:
             found = self.flat.call = call.make_callable(self.kernel.name, kernels.refuse(self.kernel.func))
             instance = self.kernel.instance(self.kernel.arg_specs(), False, self.on_error)
+            if instance.ctx:  # the pool of threads
+                port.ctx[_POOL] = ctypes.c_int64.from_address(instance.ctx + 8 * _POOL).value
             found.add_instance(replace(instance, ctx=ctypes.addressof(port.ctx), keepalive=(instance.keepalive, port)))
         return found
 

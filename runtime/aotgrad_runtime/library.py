@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import loader
+from . import loader, pool
 from .call import ArgSpec, Instance, OutSpec, Sym, failure, make_callable
 from .call.match import dense_strides, out_shapes
 from .call.plain import plain_run
@@ -162,11 +162,11 @@ def _value(node: ast.expr, env: Mapping[str, int]) -> int:
 class _Function:
     """The Python path of a function: converts arguments, checks sizes, allocates results. The trampoline serves what needs none of that."""
 
-    def __init__(self, signature: Signature, library: loader.Library, addresses: Sequence[int]) -> None:
-        self.signature, self.library = signature, library
+    def __init__(self, signature: Signature, library: loader.Library, addresses: Sequence[int], ctx: int) -> None:
+        self.signature, self.library, self.ctx = signature, library, ctx
         self.kernel, self.workspace, self.shapes = addresses
         outs = [OutSpec(a.dtype, (None,) * len(a.shape), a.order, not a.shape) for a in signature.outputs]
-        self.instance = Instance(self.kernel, (), (), workspace=self.workspace, keepalive=library)
+        self.instance = Instance(self.kernel, (), (), workspace=self.workspace, ctx=ctx, keepalive=library)
         self.results = Instance(self.kernel, (), outs, shapes=self.shapes, keepalive=library)
         self.python = inspect.Signature([inspect.Parameter(a.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str(a)) for a in signature.inputs])
 
@@ -226,7 +226,7 @@ class _Function:
         made = []
         for chosen in kinds if kinds[0] != kinds[1] else kinds[:1]:
             specs = [ArgSpec(k, a.dtype, tuple(index[d] if isinstance(d, str) else d for d in a.shape), a.order, i) for i, (k, a) in enumerate(zip(chosen, s.inputs))]
-            made.append(Instance(self.kernel, specs, outs, len(s.sizes), shapes, self.workspace, on_error=self.failed, keepalive=self.library))
+            made.append(Instance(self.kernel, specs, outs, len(s.sizes), shapes, self.workspace, ctx=self.ctx, on_error=self.failed, keepalive=self.library))
         return made
 
 
@@ -274,7 +274,8 @@ class BuiltLibrary:
         self.__doc__ = self.text()
 
     def _callable(self, s: Signature, library: loader.Library, addresses: Sequence[int]) -> Any:
-        function = _Function(s, library, addresses)
+        shared = pool.context() if self.description.get("threads", 1) > 1 and pool.unusable() is None else 0
+        function = _Function(s, library, addresses, shared)
         made: Any = make_callable(s.name, function, doc=s.text(), module=__name__, qualname=s.name, reduce=lambda _: (_restored, (self.path, s.name)))
         made.__signature__ = function.python
         made.signature = s

@@ -37,7 +37,7 @@ class Entry:
     ``NAME(ag_call *)`` calls the kernel function ``kernel`` (default: of the same name). ``symbols``: size symbols in the order of ``ag_call.sizes``.
     ``workspace``: bytes the kernel uses, to which NAME_workspace adds the scratch of ``gemms`` (which share one region, at ``workspace`` rounded up to 64).
     ``guards``: (left, right, location id), equal or the call returns 1 with info (location, left, right). ``plain``: the name of a C form beside that on ``ag_call``,
-    ``int32_t PLAIN(inputs…, int64_t sizes…, outputs…, void *workspace)``; outputs may be NULL there.
+    ``int32_t PLAIN(inputs…, int64_t sizes…, outputs…, void *workspace)``; outputs may be NULL there. ``pool``: its last argument is a pool of threads, or NULL.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Entry:
     kernel: str | None = None
     gemms: tuple[Gemm, ...] = ()
     plain: str | None = None
+    pool: bool = False
 
     @property
     def exports(self) -> tuple[str, ...]:
@@ -222,9 +223,10 @@ def _plain_run(entry: Entry, state: ModuleState) -> str:
             place = e.put(f"getelementptr i8, ptr {aligned}, i64 {at}")
             at = e.add(at, e.bytes_of(t))
         places.append(e.put(f"select i1 {m}, ptr {place}, ptr {o}"))
-    call = e.array("ptr", [e.array("ptr", [*ins, *places]), e.sizes, aligned, "null"], 8)
+    ctx = e.array("ptr", ["null", "%pool", "null", "null", "null"]) if entry.pool else "null"
+    call = e.array("ptr", [e.array("ptr", [*ins, *places]), e.sizes, aligned, ctx], 8)
     status = e.put(f"call i32 @{entry.name}(ptr {call})")
-    params = [*(f"ptr {p}" for p in ins), *(f"i64 {p}" for p in e.params), *(f"ptr {p}" for p in outs), "ptr %workspace"]
+    params = [*(f"ptr {p}" for p in ins), *(f"i64 {p}" for p in e.params), *(f"ptr {p}" for p in outs), "ptr %workspace", *(["ptr %pool"] if entry.pool else [])]
     return "\n".join([f"define i32 @{entry.plain}({', '.join(params)}) #0 {{", "entry:", *e.entry, *e.lines, f"  ret i32 {status}", "}"])
 
 
