@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
+import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 from lowering_harness import AgCall, Program
 
-from aotgrad.ir import dims, ops, tensor_type
+import aotgrad as ag
+from aotgrad.ir import dims, interp, ops, tensor_type
 from aotgrad.ir.builder import build
 from aotgrad.ir.transforms.cleanup import standard
 
@@ -75,3 +80,64 @@ def test_a_batch_of_products_can_be_interrupted() -> None:
     assert run(batch, [x], [out], [64], 10**9)[0] == 0
     assert np.all(out == 16)
     assert run(batch, [x], [out], [64], 0) == (5, 1)
+
+
+def softmax(b: Any, x: Any) -> Any:
+    def over_rows(v: Any) -> Any:
+        return b.broadcast(v, dims=(0,), shape=x.type.shape)
+
+    e = b.exp(b.sub(x, over_rows(b.amax(x, dims=(1,)))))
+    return b.div(e, over_rows(b.sum(e, dims=(1,))))
+
+
+def part(b: Any, x: Any) -> Any:
+    return b.exp(b.slice(x, starts=(0, 0), sizes=(x.type.shape[0], dims.minimum(x.type.shape[1], 10**6)), steps=(1, 1)))
+
+
+ROWS: dict[str, Any] = {
+    "sums": lambda b, x: b.sum(b.exp(x), dims=(1,)), "maxima": lambda b, x: b.amax(x, dims=(1,)), "a softmax": softmax, "a part": part,
+    "any": lambda b, x: b.any(b.gt(x, b.full(shape=x.type.shape, value=9.0, dtype=x.type.dtype)), dims=(1,)),
+    "sums of columns": lambda b, x: b.sum(b.exp(x), dims=(0,)), "a cumulative sum": lambda b, x: b.cumsum(x, dim=1),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_few_long_rows_can_be_interrupted_and_many_short_ones_ask_rarely(name: str) -> None:
+    made = standard(build("f", [tensor_type(["m", "n"])], ROWS[name]))
+    p = Program(made)
+    for rows, cols, least, most in ((2, 300_000, 1, 1000), (3000, 100, 1, 100), (2, 100, 0, 0)):
+        x = np.linspace(-1, 1, rows * cols).reshape(rows, cols)
+        expected = interp.run(made, x)[0]
+        out = np.zeros(expected.shape, expected.dtype)
+        status, asked = run(p, [x], [out], [rows, cols], 10**9)
+        assert status == 0 and least <= asked <= most, (rows, cols, asked)
+        np.testing.assert_allclose(out, expected, rtol=1e-12)
+        if least:
+            assert run(p, [x], [out], [rows, cols], 0) == (5, 1)
+
+
+SIGNALS: dict[str, Any] = {
+    "a product": (lambda x, n: x @ x, lambda: np.ones((2000, 2000))),
+    "one long row": (lambda x, n: np.max(np.sin(x + ag.reshape(ag.arange(n), (1, -1)) * 1.0), axis=1), lambda: np.ones((1, 1))),
+    "products of integers": (lambda x, n: x @ x, lambda: np.ones((1500, 1500), np.int64)),
+}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_control_c_ends_one_long_call(name: str) -> None:
+    f, make = SIGNALS[name]
+    compiled, x = ag.compile(f, static="n"), make()
+    n = 150_000_000
+    compiled(x[:8, :8], n if name != "one long row" else 1000)
+    started = time.perf_counter()
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        compiled(x, n)
+    stopped = time.perf_counter() - started
+    timer.join()
+    if name == "a product":
+        started = time.perf_counter()
+        compiled(x, n)
+        assert stopped < 0.7 * (time.perf_counter() - started)
+

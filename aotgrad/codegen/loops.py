@@ -5,13 +5,14 @@ The order of sums is that of ``sums.py``; unrolled and plain loops keep it (plai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from aotgrad_runtime.dtypes import bool_
 
 from ..ir import opdef
 from ..ir.core import Op, Value
-from ..ir.dims import DimLike, symbol
+from ..ir.dims import DimLike, product, symbol
 from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
@@ -28,7 +29,7 @@ __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 _LIGHT = 12
 _STRIP = 1 << 16
 _POLL = 1024
-"""Rounds of an outermost loop between two questions whether to stop."""
+"""Rounds of a loop around others between two questions whether to stop."""
 
 
 class NestEmitter(Sums):
@@ -51,6 +52,7 @@ class NestEmitter(Sums):
         self.row_size: DimLike = 1
         self.row_lanes = 1
         self.whole = False  # was built: may run on several threads
+        self.long = False  # every loop asks whether to stop: one round of the first is long
         self.free: int | None = None  # the dim of the innermost loop while guards that it moves hold
 
     # ---- building -----------------------------------------------------------------------------------------------------------------
@@ -240,8 +242,34 @@ class NestEmitter(Sums):
         self.prepare()
         for ph in self.phases:
             self._evaluate(ph, 0)
-        self._outer(0)
+        self._nest()
         self.finish()
+
+    def _only_elements(self) -> bool:
+        """Whether the nest is several loops without reductions."""
+        ph = self.phases[0]
+        return len(self.phases) == 1 and len(ph.loops) > 1 and not ph.reds and not self.outer_loops and not self.blocked
+
+    def _nest(self) -> None:
+        """The loops. Where sums of rows of unknown length are made, twice: for long ones all loops ask whether to stop, for others the first alone."""
+        kb, first = self.kb, [*self.outer_loops, *self.phases[0].loops][:1]
+        inside = product([n for d, n in enumerate(self.space) if first and d not in first[0].dims])
+        several = any(len(self.outer_loops) + len(ph.loops) > 1 for ph in self.phases) and not self._only_elements()
+        in_registers = any(r.result is not None for ph in self.phases for r in ph.reds)
+        if isinstance(inside, int) or not several or in_registers or self.outer_loops:
+            self.long = several and (not isinstance(inside, int) or inside > _STRIP)
+            self._outer(0)
+            return
+        with kb.if_(kb.cmp("le", kb.dim(inside), _STRIP)) as br:
+            for side, self.long in ((br.then, False), (br.orelse, True)):
+                held = len(self.temps)
+                with side():
+                    self._outer(0)
+                for temp in self.temps[held:]:  # the other one may have it
+                    self.cx.work.give_back(temp)
+                del self.temps[held:]
+                for n in (n for ph in self.phases for n in ph.nodes if n.level):
+                    n.val = None  # the registers of these loops
 
     def prepare(self) -> None:
         """Starts the reductions that are updated in memory."""
@@ -300,7 +328,7 @@ class NestEmitter(Sums):
         if self.across and level + 1 == len(self.outer_loops):
             self._outer_lanes(loop)
             return
-        with shared(self, loop, loop.low, self._high(loop)) as (low, high), self.kb.for_(low, high, poll=0 if level else _POLL) as lp:
+        with shared(self, loop, loop.low, self._high(loop)) as (low, high), self.kb.for_(low, high, poll=_POLL if self.long or not level else 0) as lp:
             self.ivs.append((loop, lp.iv))
             if level + 1 < len(self.outer_loops):
                 for ph in self.phases:
@@ -313,7 +341,7 @@ class NestEmitter(Sums):
         kb, lanes, high = self.kb, self._width(), self._high(loop)
         rest = kb.rem(high, lanes)
         end = kb.sub(high, rest)
-        with shared(self, loop, 0, end, lanes) as (a, b), kb.for_(a, b, lanes, poll=0 if len(self.outer_loops) > 1 else _POLL) as lp:
+        with shared(self, loop, 0, end, lanes) as (a, b), kb.for_(a, b, lanes, poll=_POLL if self.long or len(self.outer_loops) == 1 else 0) as lp:
             self._lanes_here(loop, lp.iv, lanes, None)
         if isinstance(rest, int) and rest == 0:
             return
@@ -379,12 +407,26 @@ class NestEmitter(Sums):
     def _around(self, ph: Phase, li: int, low: Index, high: Index, full: dict[int, list[Value]]) -> dict[int, list[Value] | None]:
         """Loop ``li`` with what is inside it."""
         loop = ph.loops[li]
-        with shared(self, loop, low, high) as (a, b), self.kb.for_(a, b, init=flat(full), poll=0 if li or self.outer_loops else _POLL) as lp:
+        poll = _POLL if self.long or not (li or self.outer_loops) else 0
+        with shared(self, loop, low, high) as (a, b), self._in_tiles(ph, li), self.kb.for_(a, b, init=flat(full), poll=poll) as lp:
             self.ivs.append((loop, lp.iv))
             inner = self._inner(ph, li + 1, unflat(full, lp.args))
             self.kb.yield_(*flat({i: inner[i] for i in full}))
             self.ivs.pop()
         return dict(unflat(full, lp.results))
+
+    @contextmanager
+    def _in_tiles(self, ph: Phase, li: int) -> Iterator[None]:
+        """Around two loops that only compute elements: parts of the inner one, so that none of its runs is too long to stop between them."""
+        inner, kb = ph.loops[-1], self.kb
+        if li or len(ph.loops) > 2 or not self._only_elements() or not _far(inner.low, self._high(inner)):
+            yield
+            return
+        low, high, end = inner.low, inner.high, self._high(inner)
+        with kb.for_(low, end, _STRIP, poll=1) as part:
+            inner.low, inner.high = part.iv, kb.min(end, kb.add(part.iv, _STRIP))
+            yield
+        inner.low, inner.high = low, high
 
     def _fill(self, store: Store, place: Place, dims: Sequence[int], value: Value) -> None:
         fill(self.cx, store, place, self.space, dims, value)
@@ -435,14 +477,14 @@ class NestEmitter(Sums):
         loop, lanes = ph.loops[-1], self._lanes(ph)
         low, high = loop.low, self._high(loop)
         if not accs:
-            self._span(ph, low, high, lanes, {}, self._alone(ph))
+            self._span(ph, low, high, lanes, {}, self.long or self._alone(ph))
             return accs
         fresh = {i: self._identities(ph.reds[i], lanes) for i in accs}
         summed = any(ph.reds[i].combine in ("add", "mul") and ph.reds[i].dtype.kind == "f" for i in accs)
         if not summed:
             if self._alone(ph) and (done := self._shared_sums(ph, high, lanes, fresh, lambda a, b: self._span(ph, a, b, lanes, fresh))) is not None:
                 return done
-            return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh, self._alone(ph)), lanes)
+            return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh, self.long or self._alone(ph)), lanes)
         return self._blocks(ph, low, high, lanes, accs, fresh, BLOCK * BLOCK)
 
     def _alone(self, ph: Phase) -> bool:
@@ -452,19 +494,19 @@ class NestEmitter(Sums):
     def _rounds(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
                 strips: bool = False) -> dict[int, list[Value]]:
         """The innermost loop. In ``strips`` it asks from time to time whether to stop; short ones never do."""
-        if strips and not accs:
+        if strips and not accs and not self.long:
             with shared(self, self.phases[0].loops[0], low, high, step) as (low, high):
                 return self._in_strips(low, high, step, accs, body, True)
         return self._in_strips(low, high, step, accs, body, strips)
 
     def _in_strips(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
-                   strips: bool) -> dict[int, list[Value]]:
+                   strips: bool, runs: bool = False) -> dict[int, list[Value]]:
         kb = self.kb
-        far = not (isinstance(low, int) and isinstance(high, int) and high - low <= _STRIP)
-        with kb.for_(low, high, _STRIP if strips and far else step, init=flat(accs), poll=2 if strips and far else 0) as lp:
+        parts = strips and _far(low, high)
+        with kb.for_(low, high, _STRIP if parts else step, init=flat(accs), poll=int(parts), runs=runs) as lp:
             inside = {i: list(a) for i, a in unflat(accs, lp.args).items() if a is not None}
-            if strips and far:
-                inside = self._rounds(lp.iv, kb.min(high, kb.add(lp.iv, _STRIP)), step, inside, body)
+            if parts:
+                inside = self._in_strips(lp.iv, kb.min(high, kb.add(lp.iv, _STRIP)), step, inside, body, False, True)
             else:
                 body(lp.iv, inside)
             kb.yield_(*flat(inside))
@@ -711,6 +753,11 @@ class NestEmitter(Sums):
             self.cx.regs[red.result] = x
         if red.target is not None:
             self._put(x, *red.target, lanes, mask)
+
+
+def _far(low: Index, high: Index) -> bool:
+    """Whether a run may be longer than one strip."""
+    return not (isinstance(low, int) and isinstance(high, int) and high - low <= _STRIP)
 
 
 def one_pass(cx: Context, nodes: Sequence[Node], roots: Sequence[Root], space: Sequence[DimLike], dims: Sequence[int]) -> None:

@@ -59,6 +59,7 @@ class Sums:
     kb: KernelBuilder
     space: Sequence[DimLike]
     phases: list[Phase]
+    blocked: bool
     temps: list[Store]
     _high: Callable[[Loop], Index]
     _identities: Callable[[Reduction, int], list[Value]]
@@ -83,7 +84,7 @@ class Sums:
             done = self._shared_sums(ph, high, lanes, fresh, lambda a, b: self._blocks(ph, a, b, lanes, dict.fromkeys(accs), fresh, size // BLOCK))
             if done is not None:
                 return done
-        with kb.for_(low, high, size * lanes, init=flat(started), poll=2 if size > BLOCK and self._alone(ph) else 0) as lp:
+        with kb.for_(low, high, size * lanes, init=flat(started), poll=1 if size > BLOCK and not self.blocked else 0) as lp:
             end = kb.min(high, kb.add(lp.iv, size * lanes))
             made = self._blocks(ph, lp.iv, end, lanes, dict.fromkeys(accs), fresh, size // BLOCK)
             kb.yield_(*flat(self._merge(ph, unflat(started, lp.args), {i: a for i, a in made.items() if a is not None}, lanes)))
