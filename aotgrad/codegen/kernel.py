@@ -158,17 +158,33 @@ class ScalarBuilder:
         return self.select(self._test("gt", x, zero), one, self.select(self._test("lt", x, zero), minus, rest) if t.kind != "u" else rest)
 
     def min(self, x: Value, y: Value) -> Value:
-        """The smaller; NaN wins; of equal ones (0 and -0) the first."""
-        return self._extremum(x, y, "lt", "minsi", "minui", "andi")
-
-    def max(self, x: Value, y: Value) -> Value:
-        """The larger; NaN wins; of equal ones (0 and -0) the first."""
-        return self._extremum(x, y, "gt", "maxsi", "maxui", "ori")
-
-    def _extremum(self, x: Value, y: Value, better: str, i: str, u: str, b: str) -> Value:
+        """The smaller; NaN wins; -0 is smaller than 0, so that the order in which numbers are combined does not matter."""
         (x, y), t = self._same(x, y)
         if t.kind != "f":
-            return self._binary(x, y, "", i, b, u)
+            return self._binary(x, y, "", "minsi", "andi", "minui")
+        # A compare and a select, one instruction, give the second number for a tie or a NaN. Done both ways, the bits of the two answers together are -0, or a NaN.
+        one, other = (self.select(self._test("lt", v, w), v, w) for v, w in ((x, y), (y, x)))
+        bits = register(dtypes.as_dtype(f"int{t.bits}"), t.lanes)
+        both = self.kb.pure("arith.ori", tuple(self.kb.pure("arith.bitcast", (v,), bits) for v in (one, other)), bits)
+        return self.kb.pure("arith.bitcast", (both,), t)
+
+    def max(self, x: Value, y: Value) -> Value:
+        """The larger; NaN wins; 0 is larger than -0."""
+        if as_ktype(x.type).kind == "f":
+            return self.neg(self.min(self.neg(x), self.neg(y)))
+        return self._binary(x, y, "", "maxsi", "ori", "maxui")
+
+    def at_least(self, x: Value, low: Value) -> Value:
+        """x, or ``low`` where x is below it; NaN wins; of equal ones (0 and -0) x."""
+        return self._limit(x, low, "gt", self.max)
+
+    def at_most(self, x: Value, high: Value) -> Value:
+        """x, or ``high`` where x is above it; NaN wins; of equal ones (0 and -0) x."""
+        return self._limit(x, high, "lt", self.min)
+
+    def _limit(self, x: Value, y: Value, better: str, whole: Callable[[Value, Value], Value]) -> Value:
+        if as_ktype(x.type).kind != "f":
+            return whole(x, y)
         # Compare and select is one instruction that gives x when either is NaN; a NaN in y is put back.
         best = self.select(self._test(better, y, x), y, x)
         return self.select(self._test("uno", y, y), y, best)

@@ -13,7 +13,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from ..opdef import Sample
 from ..types import Layout, TensorType
 
-__all__ = ["at_least", "elementwise_rule", "drop_dims", "float_samples", "floats", "norm_dim", "norm_dims", "vectorised"]
+__all__ = ["at_least", "elementwise_rule", "drop_dims", "float_samples", "floats", "norm_dim", "norm_dims", "vectorised", "zero_aware"]
 
 Rule = Callable[[Sequence[TensorType], Mapping[str, Any]], Sequence[TensorType]]
 
@@ -110,6 +110,14 @@ def _quiet(fn: Callable[..., float], *xs: float) -> float:
         return float("nan")
     except OverflowError:
         return float("inf")
+
+
+def zero_aware(best: Any, zeros: Any, upper: bool) -> Any:
+    """Extrema in which 0 is above -0, of which NumPy gives either: where one is 0, ``zeros(test)`` says whether ``test`` holds for any of the numbers it is of."""
+    if best.dtype.kind != "f" or not np.any(best == 0):
+        return best
+    positive = zeros(lambda x: (x == 0) & ~np.signbit(x)) if upper else ~zeros(lambda x: (x == 0) & np.signbit(x))
+    return np.where(best == 0, np.where(positive, best.dtype.type(0), -best.dtype.type(0)), best)
 
 
 def float_samples(low: float = -2.0, high: float = 2.0, operands: int = 1, avoid: Sequence[float] = ()) -> Callable[[], Iterable[Sample]]:

@@ -16,7 +16,7 @@ from aotgrad_runtime.dtypes import bool_, int8, int64
 from aotgrad_runtime.errors import AotgradTypeError
 
 from ..opdef import Composite, Front, OpDef, Partials, Sample, Scalar, Zero, register
-from .common import elementwise_rule, float_samples, vectorised
+from .common import elementwise_rule, float_samples, vectorised, zero_aware
 
 Partial = Callable[[Any, Any, Any], Any]
 
@@ -162,17 +162,25 @@ def _tie_share(b: Any, wins: Any, ties: Any, like: Any) -> Any:
     return b.where(wins, one, b.where(ties, half, zero))
 
 
-def _extremum(name: str, doc: str, ref: Any, better: str) -> None:
+def _extremum(name: str, doc: str, fn: Any, better: str) -> None:
+    def ref(x: Any, y: Any) -> Any:
+        return zero_aware(np.asarray(fn(x, y)), lambda test: test(x) | test(y), better == "gt")
+
     def share(i: int) -> Any:
         return lambda b, ins, out: _tie_share(b, getattr(b, better)(ins[i], ins[1 - i]), b.eq(ins[0], ins[1]), ins[0])
 
     register(OpDef(
         name, doc, ("x", "y"), elementwise_rule("fiub"), ref, Partials((share(0), share(1))), Scalar(lambda k, op, x, y: getattr(k, name[:3])(x, y)),
-        samples=float_samples(operands=2), layouts="elementwise", exact=True, front=Front(f"{name}(input, other)", np=(name,))))
+        samples=float_samples(operands=2), layouts="elementwise", front=Front(f"{name}(input, other)", np=(name,))))
 
 
-_extremum("maximum", "The larger of x and y; NaN wins; ties share the derivative evenly.", np.maximum, "gt")
-_extremum("minimum", "The smaller of x and y; NaN wins; ties share the derivative evenly.", np.minimum, "lt")
+_extremum("maximum", "The larger of x and y, 0 above -0; NaN wins; ties share the derivative evenly.", np.maximum, "gt")
+_extremum("minimum", "The smaller of x and y, -0 below 0; NaN wins; ties share the derivative evenly.", np.minimum, "lt")
+
+
+def _clamp_ref(x: Any, low: Any, high: Any) -> Any:
+    x = np.where((low > x) | (low != low), low, x)
+    return np.where((high < x) | (high != high), high, x)
 
 
 def _clamp_share(test: Callable[..., Any]) -> Any:
@@ -181,10 +189,10 @@ def _clamp_share(test: Callable[..., Any]) -> Any:
 
 register(OpDef(
     "clamp", "x limited to [low, high]; derivative 1 on the closed interval, 0 for NaN.", ("x", "low", "high"), elementwise_rule("fiu"),
-    lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    _clamp_ref,
     Partials((_clamp_share(lambda b, x, lo, hi: b.logical_and(b.ge(x, lo), b.le(x, hi))), _clamp_share(lambda b, x, lo, hi: b.logical_and(b.lt(x, lo), b.le(lo, hi))),
               _clamp_share(lambda b, x, lo, hi: b.logical_or(b.gt(x, hi), b.logical_and(b.lt(x, lo), b.gt(lo, hi)))))),
-    Scalar(lambda k, op, x, lo, hi: k.min(k.max(x, lo), hi)),
+    Scalar(lambda k, op, x, lo, hi: k.at_most(k.at_least(x, lo), hi)),
     samples=lambda: (Sample((s.operands[0], s.operands[0] * 0 - 1.0, s.operands[0] * 0 + 1.0), name=s.name) for s in float_samples(avoid=(-1.0, 1.0))()),
     layouts="elementwise", exact=True))
 

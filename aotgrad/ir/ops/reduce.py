@@ -14,7 +14,7 @@ from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
 from ..transforms.batch import placed, spread
 from ..types import TensorType
-from .common import drop_dims, floats, norm_dim, norm_dims
+from .common import drop_dims, floats, norm_dim, norm_dims, zero_aware
 
 Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
@@ -233,12 +233,20 @@ def _bound(dtype: Any, sign: int) -> Any:
     return np.iinfo(dtype).min if sign < 0 else np.iinfo(dtype).max
 
 
+def _extremum_ref(fn: Any, sign: int) -> Any:
+    def ref(x: Any, dims: Any) -> Any:
+        x = np.asarray(x)
+        return zero_aware(np.asarray(fn(x, axis=dims, initial=_bound(x.dtype, sign))), lambda test: np.any(test(x), axis=dims), sign < 0)
+
+    return ref
+
+
 _fn: Any
 for _name, _fn, _kind, _sign in (("amax", np.max, "max", -1), ("amin", np.min, "min", 1)):
     register(OpDef(
-        _name, f"{_kind}imum over ``dims``; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number.", ("x",), _reduce_rule,
-        lambda x, dims, fn=_fn, sign=_sign: np.asarray(fn(x, axis=dims, initial=_bound(x.dtype, sign))),
-        Linearize(_extremum_linearize), Reduce(_kind), {"dims": REQUIRED}, _samples(empty=False), layouts="row_major", exact=True,
+        _name, f"{_kind}imum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number.", ("x",), _reduce_rule,
+        _extremum_ref(_fn, _sign),
+        Linearize(_extremum_linearize), Reduce(_kind), {"dims": REQUIRED}, _samples(empty=False), layouts="row_major",
         front=_reduction_front(_name, _extremum_dims(_name), (_name, _kind), np_extra="out=None, ")))
 
 
