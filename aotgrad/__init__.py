@@ -21,6 +21,7 @@ from aotgrad_runtime.errors import (
     AotgradRuntimeError,
     AotgradTypeError,
     AotgradValueError,
+    AotgradWarning,
 )
 from aotgrad_runtime.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format
 from aotgrad_runtime.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
@@ -77,8 +78,8 @@ from . import autograd, nn
 _LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # not needed by most programs
 
 __all__ = [
-    "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "DType", "Generator", "Size",
-    "Tensor",
+    "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "AotgradWarning",
+    "DType", "Generator", "Size", "Tensor",
     "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "channels_last_3d", "compile", "complex128", "complex64",
     "cond", "contiguous_format", "custom_jvp",
     "custom_vjp",

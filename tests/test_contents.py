@@ -206,7 +206,7 @@ def test_large_arrays_of_any_layout(shape: tuple[int, ...]) -> None:
 def test_copies_are_shared_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     table = np.zeros(1000)
     g = C(lambda x: x + table.sum())
-    state = g.trace.args[0]
+    state = g.trace.__self__
     for x in (1.0, np.ones(2), np.ones((2, 2)), np.ones(3, np.float32)):
         g(x)
     contents = state._contents()

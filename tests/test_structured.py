@@ -31,7 +31,7 @@ class Watched:
 
     def __init__(self, f: Any, **options: Any) -> None:
         self.call = ag.compile(f, **options)
-        self.state = self.call.cache_info.args[0]
+        self.state = self.call.cache_info.__self__
         self.long = 0
         inner = self.state._slow
 

@@ -13,12 +13,13 @@ from aotgrad.ir.transforms.differentiate import differentiate, jvp_func, vjp_inl
 from aotgrad.ir.transforms.rewrite import close_over, copy_ops, decompose_block, free_values, substitute_func
 from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime.dtypes import int64
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 
 from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .randomness import States
 from .subtrace import as_value, unwrap_error
-from .trace import Trace, TracedArray, tracing
+from .trace import Trace, TracedArray, raised_at, tracing
 
 __all__ = ["Declared", "Named", "Program", "Tree", "gradient", "second", "tangent", "trace", "value"]
 
@@ -95,19 +96,37 @@ def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
     for arg, tree in declared.args:
         given.append((arg, tree_unflatten(tree.shape, [here.argument(t, TracedArray) for t in tree.types])))
     positional, keywords = _bound(f, name, given)
+    states = States(f, ())
     try:
         with tracing(here):
             leaves, tree_out = tree_flatten(f(*positional, **keywords))
             here.block.outputs = [as_value(x, here) for x in leaves]
     except Exception as error:
         found = unwrap_error(error)
-        if found is error:
-            raise
-        raise found from None
+        if found is not error:
+            raise found from None
+        if isinstance(error, (TypeError, ValueError)) and not isinstance(error, AotgradError) and _numbers_help(f, name, declared):
+            raise AotgradTypeError(f"{raised_at(error)}: {error}. A function called there needs a size as a Python integer, and {', '.join(declared.symbols)} "
+                                   "are known only when the code runs; give the argument a fixed size, or compute the numbers outside and pass them") from error
+        raise
+    states.check(name)
     if not leaves:
         raise AotgradTypeError(f"{name} returns nothing; return arrays or numbers")
     func = substitute_func(Func(name, here.block), here.replaced())
     return Program(stable(func), tuple(_result_names(tree_out)), tuple(_guards(here, declared)))
+
+
+def _numbers_help(f: Callable[..., Any], name: str, declared: Declared) -> bool:
+    """Whether ``f``, which failed, can be traced once sizes are numbers."""
+    if not declared.symbols:
+        return False
+    env = dict.fromkeys(declared.symbols, 8)
+    args = [(arg, [TensorType(tuple(dims.substitute(d, env) for d in t.shape), t.dtype, t.layout) for t in tree.types], tree.shape) for arg, tree in declared.args]
+    try:
+        trace(f, name, Declared([(arg, Tree(types, shape)) for arg, types, shape in args]))
+    except Exception:
+        return False
+    return True
 
 
 def _bound(f: Callable[..., Any], name: str, given: Sequence[tuple[str, Any]]) -> tuple[list[Any], dict[str, Any]]:

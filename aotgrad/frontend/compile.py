@@ -14,28 +14,27 @@ from typing import Any
 import numpy as np
 
 from aotgrad.codegen.options import Options as Codegen
-from aotgrad.ir import Func, Layout, TensorType, dims, interp
+from aotgrad.ir import Func, interp
 from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import dce_block, standard
-from aotgrad.ir.transforms.rewrite import substitute_func
+from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime import call, modes
-from aotgrad_runtime.arrays import DTYPES, check_kind, native
 from aotgrad_runtime.call import ArgSpec, Sym
-from aotgrad_runtime.dtypes import DType, float64, int64
-from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.records import record
+from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, compiler, detour, inplace, kernels, profiling, sources, split, structured, taped
+from . import anomaly, detour, inplace, inspection, kernels, leaks, outputs, profiling, retraces, sources, split, structured, taped
 from .contents import Content, bytes_of, gated, survey_contents
 from .options import Options
 from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .randomness import States
+from .signatures import identifier, leaf_names, leaf_type, specs_of
 from .static import static_key
 from .structured import MISS
 from .subtrace import as_value, unwrap_error
-from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, tracing
+from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, raised_at, tracing
 from .variant import Leaf, Variant, array_of, fits
 from .watch import find_inputs, survey, watch
 
@@ -44,33 +43,12 @@ __all__ = ["Options", "compile"]
 F = Callable[..., Any]
 
 
-# ---- signatures ---------------------------------------------------------------------------------------------------------------------
-
-def _spec(x: Any, static: bool) -> Any:
-    """What the signature keeps of a leaf: arrays by type, everything else by value."""
-    if static and isinstance(x, (Tensor, np.ndarray)):
-        raise AotgradTypeError("static=: the argument is an array, whose values cannot be part of the signature; leave it out of static=, or pass a tuple of numbers")
-    if isinstance(x, Tensor):
-        return ("tensor", type(x)._value_type, x._data.dtype, x._data.ndim, kernels.dense_order(x._data) or None)
-    if isinstance(x, np.ndarray):
-        check_kind(x)
-        if x.dtype.kind not in "fiub":
-            native(x)
-        return ("array", x.dtype.newbyteorder("="), x.ndim, kernels.dense_order(x) or None)
-    if isinstance(x, np.generic) and not static:
-        return ("scalar", x.dtype)
-    if type(x) in (float, int) and not static:
-        if type(x) is int and not -(1 << 63) <= x < 1 << 63:
-            raise AotgradValueError(f"the integer argument {x} does not fit in 64 bits; pass a float, or name the parameter in static=")
-        return (type(x),)
-    return ("static", static_key(x))
-
-
 _TRACED = object()
 _CONTENTS = 4  # traces kept that differ in the numbers of arrays they compare
 _BYTES = 1 << 28  # copies of such arrays kept per function, beyond those of the newest trace
 _SINGLY = 4  # integers that are tried as sizes one by one
 _VARIANTS = 256  # traces kept per function
+_SIZES = -1  # among leaves whose numbers a trace needed: the sizes of all arrays
 _ENTRIES = 16  # structures with an entry of their own, at most: they are tried one after the other
 
 
@@ -78,14 +56,13 @@ def _is_integer(x: Any) -> bool:
     return type(x) is int or isinstance(x, np.integer)
 
 
+def _numbers(leaves: Sequence[Any], forced: set[int]) -> tuple[Any, ...]:
+    return tuple([leaves[i] if i != _SIZES else tuple([np.shape(array_of(x)) for x in leaves if isinstance(x, (Tensor, np.ndarray))]) for i in sorted(forced)])
+
+
 def _disabled() -> bool:
     """Whether compiled functions run as plain Python: read when one is made, and at every call that goes through Python."""
     return os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1"
-
-
-def _identifier(path: str) -> str:
-    text = "".join(c if c.isalnum() or c == "_" else "_" for c in path)
-    return text if text[:1].isalpha() or text[:1] == "_" else f"a{text}"
 
 
 class CompiledProgram(Program):
@@ -96,7 +73,7 @@ class CompiledProgram(Program):
     def __init__(self, func: Func, name: str, options: Codegen, on_error: Any, title: str | None = None) -> None:
         plain = strip_func(func)
         with profiling.compiling(title or func.name):
-            self.kernel = kernels.build(func if plain is func else standard(plain), _identifier(func.name), options, on_error)
+            self.kernel = kernels.build(func if plain is func else standard(plain), identifier(func.name), options, on_error)
         self.split = split.SplitProgram(func, name, functools.partial(_part, name, options)) if split.watched(func) else None
         self.options = (dataclasses.replace(options, guards=()), on_error)  # what is derived is called with sizes that passed already
         self.title = title or func.name  # what the profiler calls it
@@ -162,11 +139,12 @@ class State:
         self.variants: dict[Any, list[Variant]] = {}
         self.forced: dict[Any, set[int]] = {}
         self.traces = 0
+        self.retraces = retraces.Retraces(name)
         self.callable: Any = None
         self.paused = False
         self.entries: dict[Any, structured.Entry] = {}
         self.order: deque[Any] = deque()  # keys of the variants, oldest first
-        self.dropped = 0
+        self.dropped, self.most = 0, _VARIANTS
         self.asks = False
         self.disabled = _disabled()
         self.runs: tuple[Callable[[tuple[Any, ...], dict[str, Any]], Any], ...] = ()  # those of the entries
@@ -216,7 +194,7 @@ class State:
             self._verify(variant, leaves, result)
         if fresh or not variant.entered:
             self._add_fast(variant, leaves, tree, fresh)
-        return result if out is None else _write_out(result, out)
+        return result if out is None else outputs.write(result, out)
 
     def _static_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
         """Indices of leaves inside arguments named by ``static=``."""
@@ -233,36 +211,47 @@ class State:
 
     def find(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Variant, bool]:
         """The variant that fits, traced now if there is none."""
-        base = (tree, tuple(_spec(x, i in static) for i, x in enumerate(leaves)), modes.state.grad, modes.state.inference,
+        base = (tree, specs_of(self.signature, leaves, tree, static), modes.state.grad, modes.state.inference,
                 self.asks and tuple([isinstance(x, Tensor) and x._requires_grad for x in leaves]))
         forced = self.forced.get(base, set())
-        key = base if not forced else (base, tuple(leaves[i] for i in sorted(forced)))
+        key = base if not forced else (base, _numbers(leaves, forced))
         for variant in self.variants.get(key, ()):
             if fits(variant, leaves):
                 return variant, False
-        rest: list[set[int]] | None = None
-        while True:
-            try:
-                with kernels.collector_paused(), profiling.compiling(self.name, "trace"):
-                    variant = self.trace(leaves, tree, static | forced)
-                break
-            except NeedStatic as need:
-                forced = forced | {need.index}
-            except Exception:
-                if rest is None:  # perhaps an integer is a size: then its number helps; one of them, else all
-                    given, numbers = forced, [i for i, x in enumerate(leaves) if _is_integer(x) and i not in static | forced]
-                    rest = [{i} for i in numbers[:_SINGLY]] + ([set(numbers)] if len(numbers) > 1 else [])
-                if not rest:
-                    raise
-                forced = given | rest.pop(0)
-            key = (base, tuple(leaves[i] for i in sorted(forced)))
+        variant, forced = self._trace(leaves, tree, static, forced)
         if forced:
             self.forced[base] = forced
+            key = (base, _numbers(leaves, forced))
         if variant.asks and not self.asks:  # from now on it matters which arguments require gradients
             self.asks = True
             return self.find(leaves, tree, static)
         self._keep(key, variant)
+        self.retraces.count(variant, forced, leaf_names(self.signature, tree))
         return variant, True
+
+    def _trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], forced: set[int]) -> tuple[Variant, set[int]]:
+        """A new variant, and the arguments whose numbers it needed: integers, or (``_SIZES``) all sizes."""
+        rest: list[set[int]] | None = None
+        first: Exception | None = None
+        while True:
+            try:
+                with kernels.collector_paused(), profiling.compiling(self.name, "trace"):
+                    variant = self.trace(leaves, tree, static | forced)
+                if _SIZES in forced and first is not None:
+                    self.retraces.numbered = f"{raised_at(first)}: {first}"
+                return variant, forced
+            except NeedStatic as need:
+                forced = forced | {need.index}
+                self.retraces.places[need.index] = need.place
+            except Exception as error:
+                if rest is None:  # perhaps an integer is a size: then its number helps; one of them, else all
+                    given, first, numbers = forced, error, [i for i, x in enumerate(leaves) if _is_integer(x) and i not in static | forced]
+                    rest = [{i} for i in numbers[:_SINGLY]] + ([set(numbers)] if len(numbers) > 1 else [])
+                    if isinstance(error, (TypeError, ValueError)) and not isinstance(error, AotgradError):  # perhaps what was called takes integers, and no sizes
+                        rest.append({_SIZES})
+                if not rest:
+                    raise
+                forced = given | rest.pop(0)
 
     def _keep(self, key: Any, variant: Variant) -> None:
         """Remembers a variant; the oldest goes when there are too many."""
@@ -309,7 +298,7 @@ class State:
         names = leaf_names(self.signature, tree)
         given, dynamic = [], []
         for i, x in enumerate(leaves):
-            t = None if i in static else _leaf_type(x, names[i], examples)
+            t = None if i in static else leaf_type(x, names[i], examples, _SIZES in static)
             if t is None:
                 given.append(x)
                 continue
@@ -323,13 +312,15 @@ class State:
             dynamic.append(Leaf(i, t, traced._weak))
         before = [x._value if isinstance(x, Traced) else None for x in given]
         args, kwargs = tree_unflatten(tree, given)
-        asked = modes.state.asked
+        asked, states = modes.state.asked, States(self.f, leaves)
         out_tree, constants = self._run(trace, args, kwargs)
+        states.check(self.name)
         written = [i for i, (x, v) in enumerate(zip(given, before)) if v is not None and x._value is not v and type(leaves[i]) is Tensor]
         trace.block.outputs += [trace.value_of(given[i]) for i in written]
         holders = [x for x in given if not isinstance(x, Traced)]
         variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors, self._contents())
         variant.written = written
+        variant.fixed = list(trace.fixed)
         variant.asks = modes.state.asked != asked
         variant.seconds = time.perf_counter() - started
         variant.records = not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
@@ -341,11 +332,12 @@ class State:
                 out = self.f(*args, **kwargs)
                 leaves, out_tree = tree_flatten(out)
                 constants: list[Any] = []
-                for x in leaves:
+                for i, x in enumerate(leaves):
                     if isinstance(x, (Traced, np.ndarray, Tensor)) or hasattr(x, "symbols"):
                         trace.block.outputs.append(as_value(x, trace))
                         constants.append(_TRACED)
                     else:
+                        leaks.check(x, self.name, leaks.result_paths(out_tree)[i])
                         constants.append(x)
         except Exception as error:
             lost = isinstance(error, (NameError, AttributeError, LookupError))
@@ -512,83 +504,10 @@ def _plain(out: Any) -> Any:
     return out[()] if out.ndim == 0 else out
 
 
-def _write_out(result: Any, out: Any) -> Any:
-    got, tree = tree_flatten(result)
-    wanted, shape = tree_flatten(out)
-    if shape != tree:
-        raise AotgradValueError("out= does not have the structure of the result")
-    for i, (a, b) in enumerate(zip(got, wanted)):
-        target, source = array_of(b), array_of(a)
-        if not isinstance(target, np.ndarray) or target.shape != np.shape(source) or target.dtype != source.dtype:
-            raise AotgradValueError(f"out= leaf {i} must be an array of shape {np.shape(source)} and dtype {source.dtype}")
-        if not target.flags.writeable:
-            raise AotgradValueError(f"out= leaf {i} is read-only")
-    for a, b in zip(got, wanted):
-        array_of(b)[...] = array_of(a)
-    return out
-    ``threads``: how many may share a call (1 to 64, "auto": one per processor): loops over much data, sums and matrix products; results are the same bits for every number.
-
-
-def leaf_names(signature: inspect.Signature | None, tree: TreeDef) -> list[str]:
-    """A readable name per leaf: the parameter, then the path inside it."""
-    args, kwargs = tree.children
-    params = list(signature.parameters.values()) if signature is not None else []
-    out: list[str] = []
-    for i, child in enumerate(args.children):
-        if i < len(params) and params[i].kind is not inspect.Parameter.VAR_POSITIONAL:
-            base = params[i].name
-        else:
-            base = f"arg{i}"
-        out += _paths(child, base)
-    for key, child in zip(kwargs.meta, kwargs.children):
-        out += _paths(child, str(key))
-    return out
-
-
-def _paths(tree: TreeDef, base: str) -> list[str]:
-    if tree.kind is None:
-        return [base]
-    if tree.kind == "none":
-        return []
-    if issubclass(tree.kind, dict):
-        keys: Sequence[Any] = tree.meta
-    else:
-        keys = tree.meta[1:] if tree.meta[:1] == ("dataclass",) else range(len(tree.children))
-    return [p for k, c in zip(keys, tree.children) for p in _paths(c, f"{base}_{k}")]
-
-
-def _leaf_type(x: Any, name: str, examples: dict[str, int]) -> TensorType | None:
-    """The symbolic type of a leaf (sizes get names and are entered in ``examples``); None for constants."""
-    if type(x) is float:
-        return TensorType((), float64)
-    if type(x) is int:
-        return TensorType((), int64)
-    if isinstance(x, np.generic):
-        return TensorType((), _np_dtype(x))
-    data = x._data if isinstance(x, Tensor) else x
-    if not isinstance(data, np.ndarray):
-        return None
-    shape = []
-    for axis, n in enumerate(data.shape):
-        symbol = f"{_identifier(name)}_{axis}"
-        while symbol in examples:
-            symbol += "_"
-        examples[symbol] = int(n)
-        shape.append(dims.symbol(symbol))
-    order = kernels.dense_order(data)
-    return TensorType(tuple(shape), _np_dtype(data), Layout(order) if isinstance(order, tuple) else None)
-
-
-def _np_dtype(x: Any) -> DType:
-    found = DTYPES.get(x.dtype)
-    return found if found is not None and x.dtype != np.uint16 else DTYPES[native(np.asarray(x)).dtype]
-
-
 def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool,
                 others: Sequence[Content] = ()) -> Variant:
-    from_trace = Func(_identifier(trace.name), dce_block(trace.block))
-    func = substitute_func(from_trace, trace.replaced())
-    func = stable(func)
+    from_trace = Func(identifier(trace.name), substitute_here(dce_block(trace.block), trace.replaced()))
+    func = stable(from_trace)
     found, functions = survey(f, holders)
     objects = [obj for obj, _ in trace.captured.values()]
     hidden = list(zip(objects, find_inputs(objects, found, f, holders)))
@@ -602,11 +521,23 @@ def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[Leaf], 
 
 def compile(f: F | None = None, *, name: str | None = None, static: Any = (), threads: int | str = 1, layout: str = "auto", checks: bool = True, verify: int = 0,
             memory_budget: int | None = None, donate: Sequence[str] = (), rewrite: bool = True, fast_math: bool = False, flush_subnormals: bool = False) -> Any:
-    """A native version of ``f``, compiled at the first call with a new type signature (dtypes, ranks, layouts, structure; sizes are symbolic).
+    """A native version of ``f``, compiled at the first call with a new type signature: dtypes, ranks, memory order, and structure of the arguments. Sizes stay
+    open, unless the function asks for one as a Python number (``len(x)``, ``range(n)``); ``f.explain(...)`` says where.
 
-    NumPy in, NumPy out; tensors in, tensors out (differentiable). ``static`` names parameters whose values are part of the signature. ``verify=n`` compares the first n
-    calls of each signature with the interpreter. ``checks=False`` drops checks of indices and integer powers: reads out
-    of range give the nearest element (0 of an empty dim), writes out of range are dropped. Errors are ``AotgradError``s that name the user's line.
+    NumPy in, NumPy out; tensors in, tensors out (differentiable). Positional and keyword arguments, defaults, methods, and containers of arrays work as they do in ``f``;
+    arrays that ``f`` finds in variables are read at every call. A call takes ``out=``: arrays for the results, in their structure. Arguments are never written to,
+    except tensors by in-place methods: ``x[0] = 5`` and ``x += 1`` on an array argument change a copy.
+
+    - ``name``: in errors, profiles and ``explain``; the function's own unless given.
+    - ``static``: names (or positions) of parameters whose values are part of the signature: each new value is traced.
+    - ``threads=n`` or ``"auto"``: big loops and matrix products on several threads; results are the same bits for every number.
+    - ``checks=False`` drops checks of indices and integer powers: reads out of range give the nearest element (0 of an empty dim), writes out of range are dropped.
+    - ``verify=n`` compares the first n calls of each signature with the interpreter, and raises where they differ.
+    - ``layout="auto"``: arguments keep their memory order, results follow them; there is no other choice.
+    - ``rewrite``: Python's own ``if`` and ``while`` on traced values are not rewritten yet, whatever is given here.
+    - ``memory_budget``, ``donate``, ``fast_math`` and ``flush_subnormals`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
+
+    The result has ``trace``, ``lower``, ``prebind``, ``explain`` and ``cache_info`` (see their help). Errors are ``AotgradError``s that name the user's line.
 
     With ``AOTGRAD_DISABLE_COMPILE=1`` in the environment when this is called, the plain ``f`` runs at every call; set later, from the next call that needs a trace.
 
@@ -627,123 +558,9 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
         raise AotgradTypeError(f"name={name!r}: the name of a compiled function is a str")
     options.check()
     title = name or str(getattr(f, "__name__", type(f).__name__))
-    state = State(f, _identifier(title.strip("<>")), options)
+    state = State(f, identifier(title.strip("<>")), options)
     made = call.make_callable(title, state.slow, wrapped=f if hasattr(f, "__name__") else None)
     state.callable = made
     detour.register(state)
-    _attach(made, state)
+    inspection.attach(made, state)
     return made
-
-
-def _attach(made: Any, state: State) -> None:
-    made.trace = functools.partial(_trace, state)
-    made.lower = functools.partial(_lower, state)
-    made.prebind = functools.partial(_prebind, state)
-    made.cache_info = functools.partial(_cache_info, state)
-    made.explain = functools.partial(_explain, state)
-    made.options = state.options
-
-
-def _one_kernel(state: State, variant: Variant, what: str) -> Variant:
-    """The variant, where it does not call Python in the middle."""
-    if split.needs_host(variant.func):
-        raise AotgradTypeError(f"{what}: {state.name} calls Python in the middle (a hook, or host_call), so it is not one kernel; f.explain(...) shows its parts")
-    return variant
-
-
-def _variant_for(state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, list[Any]]:
-    leaves, tree = tree_flatten((args, kwargs))
-    return state.find(leaves, tree, state._static_leaves(args, kwargs))[0], leaves
-
-
-def _trace(state: State, *args: Any, **kwargs: Any) -> Func:
-    """The tensor-level program that a call with these arguments runs."""
-    return _variant_for(state, args, kwargs)[0].func
-
-
-@record(frozen=True)
-class Lowered:
-    """The levels of one signature, as text."""
-
-    tensor_ir: str
-    kernel_ir: str
-    llvm_ir: str
-    asm: str
-
-
-def _lower(state: State, *args: Any, **kwargs: Any) -> Lowered:
-    """The program at every level."""
-    func = strip_func(_one_kernel(state, _variant_for(state, args, kwargs)[0], "lower").func)
-    texts = compiler.driver.texts(func, func.name, kernels.target(), state.options.codegen())
-    return Lowered(str(func), texts["kernel"], texts["llvm"], texts["asm"])
-
-
-def _prebind(state: State, *args: Any, out: Any = None) -> Any:
-    """A function without arguments on fixed buffers: ``run()`` reads the arrays given here and fills ``run.out``, made now unless given."""
-    names = leaf_names(state.signature, tree_flatten((args, {}))[1])
-    for name, x in zip(names, tree_flatten((args, {}))[0]):
-        if isinstance(x, Tensor) or (isinstance(x, np.ndarray) and (type(x) is not np.ndarray or not x.flags.aligned or kernels.dense_order(x) is False)):
-            raise AotgradTypeError(f"prebind: {name} is a {type(x).__name__} that is not dense and aligned; run() reads the memory given here, so pass "
-                                   "a NumPy array that is (np.ascontiguousarray(x), or np.require(x, requirements='CA'))")
-    if any(isinstance(x, (list, tuple, dict)) for x in args):
-        raise AotgradTypeError(f"prebind: {state.name} is given a container; bind a function that takes its arrays as arguments of their own")
-    variant, leaves = _variant_for(state, args, {})
-    specs = state._fast_specs(variant, leaves)
-    if specs is None:
-        raise AotgradTypeError(f"prebind: {state.name} takes or reads something else than plain arrays and numbers (f.explain(...) lists it); bind a function of arrays")
-    result = state.execute(_one_kernel(state, variant, "prebind"), leaves)
-    outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
-    instance = state.program(variant).kernel.instance(specs, False, functools.partial(state._failed, variant), npos=len(args))
-    run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
-    if variant.hidden or variant.watch.places:
-        run = _guarded_run(state, variant, run)
-    run.out = tree_unflatten(variant.out_tree, outs)  # type: ignore[attr-defined]
-    return run
-
-
-def _guarded_run(state: State, variant: Variant, bound: Callable[[], Any]) -> Callable[[], Any]:
-    """A bound call that says so when a name it read is bound anew: it has the memory that was there before."""
-    held = [(source, sources.read(obj, source)) for obj, source in variant.hidden]
-
-    def run() -> None:
-        changed = next((source for source, now in held if sources.read(now, source) is not now), None)
-        if changed is not None or not variant.watch.holds():
-            what = next((str(p) for p in variant.watch.changed()), "a name that it reads")
-            raise AotgradRuntimeError(f"{state.name}: {what} was bound anew after prebind(), or its numbers, which the trace used as they were, have changed; "
-                                      "write into arrays that are inputs (f.explain(...) lists them), or call prebind again")
-        bound()
-
-    return run
-
-
-@record(frozen=True)
-class CacheInfo:
-    """Variants traced so far, and the seconds spent tracing and compiling."""
-
-    traces: int
-    variants: int
-    seconds: float
-
-
-def _cache_info(state: State) -> CacheInfo:
-    """How often the function was traced."""
-    variants = [v for vs in state.variants.values() for v in vs]
-    return CacheInfo(state.traces, len(variants), sum(v.seconds for v in variants))
-
-
-def _explain(state: State, *args: Any, **kwargs: Any) -> str:
-    """What a call with these arguments runs: types, kernels, memory, hidden inputs and constants."""
-    variant, _ = _variant_for(state, args, kwargs)
-    program = state.program(variant)
-    lines = [f"{state.name}: {state.traces} trace(s), {sum(map(len, state.variants.values()))} variant(s)"]
-    if state.dropped:
-        lines.append(f"  {state.dropped} older variant(s) dropped: at most {_VARIANTS} are kept; pass values that change often as arrays or floats")
-    lines += [f"  argument {i}: {t}" for i, t in enumerate(variant.func.arg_types)]
-    lines += [f"  result {i}: {t}" for i, t in enumerate(variant.func.out_types)]
-    lines += [f"  re-read at every call: {type(obj).__name__} from {sources.shown(source)}" for obj, source in variant.hidden]
-    lines += [f"  compared before every call, as its numbers were used while tracing: {type(c.array).__name__} from {c.path}" for c in variant.watch.contents]
-    lines += [f"  kernel {k}" for k in (program.kernels() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("kernels", []))]
-    lines.append(f"  traced and compiled in {variant.seconds:.3f} s")
-    return "\n".join(lines)
-
-

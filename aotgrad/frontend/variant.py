@@ -46,7 +46,7 @@ class Variant:
     asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
     entered: bool = False  # an entry was tried for it, see ``State._add_entry``
     seconds: float = 0.0
-    notes: list[str] = field(default_factory=list)
+    fixed: list[tuple[Any, Any, Any]] = field(default_factory=list)  # sizes whose numbers were needed: (size, number, place)
     watch: Watch = field(default_factory=Watch)  # what the trace saw of names
     written: list[int] = field(default_factory=list)  # leaves that get new numbers: the last outputs
 

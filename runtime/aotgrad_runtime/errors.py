@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
+    "AotgradWarning",
 ]
 
 
@@ -29,3 +30,7 @@ class AotgradRuntimeError(AotgradError, RuntimeError):
 
 class AotgradNotImplementedError(AotgradError, NotImplementedError):
     """Something that cannot be expressed, with the alternative named in the message."""
+
+
+class AotgradWarning(UserWarning):
+    """Something that works, and is most likely not what was meant: told once, with the line."""

@@ -612,8 +612,18 @@ class ArrayTensor(Tensor):
         return value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        self._leave("making a plain NumPy array (np.asarray, np.array, or storing into one)")
+        if self._followed:
+            raise AotgradTypeError(
+                f"{recording.user_line()}: a plain NumPy array (np.asarray, np.array, np.float64, storing into an array, a function of SciPy) would take the numbers of "
+                "a value that is being differentiated, and its derivative would be lost. Leave x = np.asarray(x) out, as NumPy's functions take the value as it is, or "
+                "write np.copy(x), which works on lists, arrays and such values alike (with .astype(float) for a dtype). Build arrays with np.stack, write with "
+                "x = x.at[i].set(v) or into y = np.zeros_like(x); to treat the numbers as constants, use x.detach()")
         return super().__array__(dtype, copy)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        if digits is None and self._followed or self.ndim:
+            raise AotgradTypeError(f"{recording.user_line()}: round() makes a Python integer, which has no derivative and no dims; use np.round(x) or ag.round(x)")
+        return round(self._data.item()) if digits is None else np.round(self, digits)
 
     def __bool__(self) -> bool:
         if self._data.size != 1:

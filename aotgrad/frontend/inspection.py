@@ -1,0 +1,213 @@
+"""What a compiled function tells about itself: its programs as text, its cache, why it was traced; and ``prebind``. Methods of the functions that ``compile`` returns."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Func
+from aotgrad.ir.dims import Dim
+from aotgrad.ir.host import strip_func
+from aotgrad_runtime import call
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
+from aotgrad_runtime.records import record
+from aotgrad_runtime.tensor import Tensor
+
+from . import compiler, kernels, sources, split
+from .pytree import tree_flatten, tree_unflatten
+from .signatures import leaf_names
+from .variant import Variant
+
+__all__ = ["attach"]
+
+
+def attach(made: Any, state: Any) -> None:
+    """Gives a compiled function its methods."""
+    for method in (trace, lower, prebind, cache_info, explain):
+        setattr(made, method.__name__, MethodType(method, state))
+    made.options = state.options
+
+
+def _one_kernel(state: Any, variant: Variant, what: str) -> Variant:
+    """The variant, where it does not call Python in the middle."""
+    if split.needs_host(variant.func):
+        raise AotgradTypeError(f"{what}: {state.name} calls Python in the middle (a hook, or host_call), so it is not one kernel; f.explain(...) shows its parts")
+    return variant
+
+
+def _variant_for(state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Variant, list[Any]]:
+    leaves, tree = tree_flatten((args, kwargs))
+    return state.find(leaves, tree, state._static_leaves(args, kwargs))[0], leaves
+
+
+def trace(state: Any, *args: Any, **kwargs: Any) -> Func:
+    """The tensor-level program that a call with these arguments runs: an ``ag.ir.Func``, which prints as text.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> print(ag.compile(lambda x: x + 1.0, name="f").trace(np.ones(2)))        # doctest: +ELLIPSIS
+    func.func @f...
+    """
+    return _variant_for(state, args, kwargs)[0].func
+
+
+@record(frozen=True)
+class Lowered:
+    """The levels of one signature, as text."""
+
+    tensor_ir: str
+    kernel_ir: str
+    llvm_ir: str
+    asm: str
+
+
+def lower(state: Any, *args: Any, **kwargs: Any) -> Lowered:
+    """The program of a call with these arguments at every level, as text: ``.tensor_ir``, ``.kernel_ir``, ``.llvm_ir``, ``.asm``. Raises ``AotgradTypeError`` where the
+    program calls Python in the middle."""
+    func = strip_func(_one_kernel(state, _variant_for(state, args, kwargs)[0], "lower").func)
+    texts = compiler.driver.texts(func, func.name, kernels.target(), state.options.codegen())
+    return Lowered(str(func), texts["kernel"], texts["llvm"], texts["asm"])
+
+
+def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    """A function without arguments on fixed buffers: ``run = f.prebind(x, y)``, then ``run()`` reads the arrays given here, as they are then, and fills ``run.out``: new
+    arrays, or ``out``, in the structure of the result. The call costs less than any other.
+
+    The arguments are dense, aligned NumPy arrays, and numbers, which stay as they are. Raises ``AotgradTypeError`` naming the argument that is something else.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> x = np.array([1.0, 2.0])
+    >>> run = ag.compile(lambda x: x * 2.0).prebind(x)
+    >>> x[0] = 5.0
+    >>> run()
+    >>> run.out
+    array([10.,  4.])
+    """
+    args = _by_position(state, args, kwargs)
+    names = leaf_names(state.signature, tree_flatten((args, {}))[1])
+    for name, x in zip(names, tree_flatten((args, {}))[0]):
+        if isinstance(x, Tensor) or (isinstance(x, np.ndarray) and (type(x) is not np.ndarray or not x.flags.aligned or kernels.dense_order(x) is False
+                                                                    or not x.dtype.isnative)):
+            what = f"of dtype {x.dtype}, whose bytes are swapped" if isinstance(x, np.ndarray) and not x.dtype.isnative else "that is not dense and aligned"
+            raise AotgradTypeError(f"prebind: {name} is a {type(x).__name__} {what}; the bound call reads the memory given here, so pass a NumPy array that is "
+                                   "(np.ascontiguousarray(x), np.require(x, requirements='CA'), or x.astype(x.dtype.newbyteorder('=')))")
+    if any(isinstance(x, (list, tuple, dict)) for x in args):
+        raise AotgradTypeError(f"prebind: {state.name} is given a container; bind a function that takes its arrays as arguments of their own")
+    variant, leaves = _variant_for(state, args, {})
+    specs = state._fast_specs(variant, leaves)
+    if specs is None:
+        raise AotgradTypeError(f"prebind: {state.name} {_unbound(variant, leaves, names)}; bind a function of plain arrays and numbers")
+    result = state.execute(_one_kernel(state, variant, "prebind"), leaves)
+    outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
+    instance = state.program(variant).kernel.instance(specs, False, functools.partial(state._failed, variant), npos=len(args))
+    run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
+    if variant.hidden or variant.watch.places:
+        run = _guarded_run(state, variant, run)
+    run.out = tree_unflatten(variant.out_tree, outs)  # type: ignore[attr-defined]
+    return run
+
+
+def _by_position(state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Keyword arguments in their places."""
+    if not kwargs:
+        return args
+    try:
+        bound = state.signature.bind(*args, **kwargs)
+    except (AttributeError, TypeError) as error:
+        raise AotgradTypeError(f"prebind: the arguments do not fit {state.name} ({error}); give its arrays in their order") from None
+    if bound.kwargs:
+        raise AotgradTypeError(f"prebind: {', '.join(bound.kwargs)} can be given to {state.name} by keyword only; bind a function that takes its arrays by position")
+    return tuple(bound.args)
+
+
+def _unbound(variant: Variant, leaves: Sequence[Any], names: Sequence[str]) -> str:
+    """What keeps a call from being bound."""
+    dynamic = {leaf.index for leaf in variant.leaves}
+    static = next((n for i, (x, n) in enumerate(zip(leaves, names)) if i not in dynamic and x is not None), None)
+    if static is not None:
+        return f"takes {static} as part of its signature, which is compared at every call"
+    hidden = next((sources.shown(source) for obj, source in variant.hidden if sources.fast(source) is None), None)
+    return f"reads {hidden}, which is no plain array in a variable" if hidden is not None else "reads names that are compared at every call (f.explain(...) lists them)"
+
+
+def _guarded_run(state: Any, variant: Variant, bound: Callable[[], Any]) -> Callable[[], Any]:
+    """A bound call that says so when a name it read is bound anew: it has the memory that was there before."""
+    held = [(source, sources.read(obj, source)) for obj, source in variant.hidden]
+
+    def run() -> None:
+        changed = next((source for source, now in held if sources.read(now, source) is not now), None)
+        if changed is not None or not variant.watch.holds():
+            what = next((str(p) for p in variant.watch.changed()), "a name that it reads")
+            raise AotgradRuntimeError(f"{state.name}: {what} was bound anew after prebind(), or its numbers, which the trace used as they were, have changed; "
+                                      "write into arrays that are inputs (f.explain(...) lists them), or call prebind again")
+        bound()
+
+    return run
+
+
+@record(frozen=True)
+class CacheInfo:
+    """Variants traced so far, and the seconds spent tracing and compiling."""
+
+    traces: int
+    variants: int
+    seconds: float
+
+
+def cache_info(state: Any) -> CacheInfo:
+    """How often the function was traced (``traces``), how many of the traces are kept (``variants``), and the ``seconds`` that tracing and compiling took.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> f = ag.compile(lambda x: x * 2.0)
+    >>> _ = f(np.ones(2)), f(np.ones(3)), f(np.ones((2, 2)))
+    >>> f.cache_info().traces
+    2
+    """
+    variants = [v for vs in state.variants.values() for v in vs]
+    return CacheInfo(state.traces, len(variants), sum(v.seconds for v in variants))
+
+
+def explain(state: Any, *args: Any, **kwargs: Any) -> str:
+    """What a call with these arguments runs, as text: types, kernels, hidden inputs, what is compared before every call, and which numbers of sizes and integers are part
+    of the trace, so that other numbers are traced anew, with the line that needed them.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> print(ag.compile(lambda x: x * len(x), name="f").explain(np.ones(3)))       # doctest: +ELLIPSIS
+    f: 1 trace(s), 1 variant(s)
+    ...
+      only for x_0 = 3: ...
+    """
+    leaves, tree = tree_flatten((args, kwargs))
+    static = state._static_leaves(args, kwargs)
+    variant = state.find(leaves, tree, static)[0]
+    program = state.program(variant)
+    lines = [f"{state.name}: {state.traces} trace(s), {sum(map(len, state.variants.values()))} variant(s)"]
+    if state.dropped:
+        lines.append(f"  {state.dropped} older variant(s) dropped: at most {state.most} are kept; pass values that change often as arrays or floats")
+    lines += [f"  argument {i}: {t}" for i, t in enumerate(variant.func.arg_types)]
+    lines += [f"  result {i}: {t}" for i, t in enumerate(variant.func.out_types)]
+    lines += _numbers(state, variant, leaves, tree)
+    lines += [f"  re-read at every call: {type(obj).__name__} from {sources.shown(source)}" for obj, source in variant.hidden]
+    lines += [f"  compared before every call, as its numbers were used while tracing: {type(c.array).__name__} from {c.path}" for c in variant.watch.contents]
+    lines += [f"  kernel {k}" for k in (program.kernels() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("kernels", []))]
+    lines.append(f"  traced and compiled in {variant.seconds:.3f} s")
+    return "\n".join(lines)
+
+
+def _numbers(state: Any, variant: Variant, leaves: Sequence[Any], tree: Any) -> list[str]:
+    """The numbers that the trace is for."""
+    names, dynamic = leaf_names(state.signature, tree), {leaf.index for leaf in variant.leaves}
+    out = [f"  only for {name} = {x!r}: {_why(state.retraces.places.get(i))}" for i, (name, x) in enumerate(zip(names, leaves)) if i not in dynamic
+           and type(x) in (int, float)]
+    out += [f"  only for {d} = {n}: {_why(loc)}" for d, n, loc in variant.fixed]
+    out += [f"  only for sizes that differ as {a} and {b} do: compared" for a, b in variant.unequal]
+    if state.retraces.numbered and not any(isinstance(d, Dim) for leaf in variant.leaves for d in leaf.type.shape):
+        out.append(f"  only for these sizes, as the function needed Python integers ({state.retraces.numbered})")
+    return out
+
+
+def _why(loc: Any) -> str:
+    return "named by static=" if loc is None else f"used as a Python number at {loc}" + (f" ({loc.source})" if loc.source else "")

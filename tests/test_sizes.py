@@ -1,0 +1,237 @@
+"""Sizes in the user's program: arithmetic on ``x.shape[i]`` means what it means on Python's integers, and serves all sizes where it can."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotgrad as ag
+
+# Computed when the code runs: one trace serves all sizes.
+SERVES_ALL = """-0.5*n*np.log(2*np.pi) - np.sum(x**2)/2
+n/2
+1/n
+np.sqrt(n)
+np.log(n)
+n**0.5
+n**-1
+2.0**n
+(-1.0)**n
+x.sum()/n
+n//2
+n%2
+7//n
+n**2
+x.sum()/(n-1)
+n - x
+x % n
+(n/2)*x
+x/np.sqrt(n)
+np.sum(x)/np.sqrt(n-1)
+n*(n-1)/2
+np.exp(-n)
+np.hypot(n, 2)
+np.power(n, 2)
+np.prod(x.shape)
+np.maximum(n, 4)
+np.float64(2)*n
+np.int64(2)*n
+n*np.float64(2)
+n*np.ones(2)
+np.arange(4.)*n
+sum([n, 1.5])
+divmod(n, 2)
+divmod(7, n)
+np.round(n/3, 2)
+np.clip(n, 1, 2)
+np.where(x > 1, x, n)
+(n/2 > 1)*x
+np.isfinite(n/2)*1.0
+x.size/2
+np.shape(x)[0]/2
++n
+round(n)
+math.floor(n)
+ag.arange(n)*1.0
+np.tile(x, n)
+n*1.5 - 2*n/3 + (n + 0.5)**2
+abs(-(n/2))""".splitlines()
+# The number itself is needed: traced once per size.
+FIXED = """np.arange(n)*x
+np.arange(1, n+1)*x
+x[np.arange(n)]
+np.tri(n)@x
+np.mgrid[0:n]*x
+np.indices(x.shape)[0]*x
+np.fft.fftfreq(n)*x
+2**n
+(-1)**n
+n**n
+float(n)
+np.zeros(n)+x
+np.eye(n)@x
+{3: 1.0, 5: 2.0}.get(n, 7.0)
+{4: 1.0}.get(n + 1, 7.0)
+{(3,): 1.0}.get(x.shape, 7.0)
+float(n in {3})
+float(n in (3, 4))
+float(n == 3.0)
+float(n == 3.5)
+float(3 == n)
+float(n == np.int64(3))
+float(np.int64(3) == n)
+float(n != 3)
+float(n > 3.5)
+float(3.5 > n)
+float(n < 4)
+float(n/2 == 1.5)
+{1.5: 1.0}.get(n/2, 7.0)
+math.sqrt(n)
+math.log(n/2)
+math.factorial(n)
+math.gcd(n, 4)
+math.ceil(n/2)
+int(n/2)
+x[:int(n*0.8)].sum()
+round(n*0.3)
+round(n*0.3, 1)
+float(f"{n}")
+float(f"{n:d}")
+float(f"{n:6.2f}")
+float(f"{n/2:.3f}")
+float("%d" % n)
+float("%s" % n)
+float(repr(n))
+float(str(n/2))
+len(f"{x.shape}")
+max(n, 4)
+abs(n-5)
+n & 1
+n & (n - 1)
+n << 1
+n >> 1
+1 << n
+~n
+n.bit_length()
+(n/2).is_integer()*1.0
+np.array([n, 1.0])
+np.array([n/2, 1.0])
+np.mean([n, 1])
+np.gcd(n, 4)
+np.hanning(n)*x
+x if n/2 > 2 else -x
+sum(range(n))
+[1.0, 2.0]*n
+pow(n, 2, 5)
+complex(n).real
+isinstance(n, int)*2.0 if math.isqrt(n) > 5 else 1.0""".splitlines()
+NAMES = {"np": np, "ag": ag, "math": math}
+
+
+def _case(text: str) -> Any:
+    inner = eval(f"lambda x, n: ({text})", NAMES)
+    return lambda x: inner(x, x.shape[0])
+
+
+def _same(got: Any, want: Any) -> None:
+    if isinstance(want, (tuple, list)):
+        assert len(got) == len(want)
+        for a, b in zip(got, want):
+            _same(a, b)
+        return
+    want = want.numpy() if isinstance(want, ag.Tensor) else want
+    np.testing.assert_allclose(np.asarray(got, dtype=float), np.asarray(want, dtype=float), rtol=1e-14)
+    assert np.shape(got) == np.shape(want)
+
+
+@pytest.mark.parametrize("text", SERVES_ALL)
+def test_arithmetic_serves_all_sizes(text: str) -> None:
+    f = _case(text)
+    compiled = ag.compile(f, name="f")
+    for n in (3, 5, 8, 3):
+        x = np.linspace(0.5, 2, n)
+        _same(compiled(x), f(x))
+    assert compiled.cache_info().traces == 1
+
+
+@pytest.mark.parametrize("text", FIXED)
+def test_what_needs_the_number_is_traced_per_size(text: str) -> None:
+    f = _case(text)
+    compiled = ag.compile(f, name="f")
+    for n in (3, 5, 4, 3):
+        x = np.linspace(0.5, 2, n)
+        _same(compiled(x), f(x))
+
+
+def test_sizes_of_other_numbers_do_not_change_dtypes() -> None:
+    x = np.ones(3, np.float32)
+    for text in ("x/n", "x*(n/2)", "x*(n/2 + 1.5)", "x + n", "x/n**0.5", "(2*n + 0.5*n)*x"):
+        assert ag.compile(_case(text), name="f")(x).dtype == np.float32 == _case(text)(x).dtype
+    for text in ("x*np.sqrt(n)", "x*np.float64(n)", "x*(np.float64(2)*n)"):
+        assert ag.compile(_case(text), name="f")(x).dtype == np.float64 == _case(text)(x).dtype
+
+
+def test_sizes_in_derivatives_and_with_tensors() -> None:
+    def loglik(x: Any) -> Any:
+        n = x.shape[0]
+        return -0.5 * n * np.log(2 * np.pi) - np.sum(x**2) / np.sqrt(n)
+
+    x = np.arange(1.0, 5.0)
+    np.testing.assert_allclose(ag.compile(ag.grad(loglik))(x), -2 * x / 2)
+    np.testing.assert_allclose(ag.compile(ag.hessian(loglik))(x), -np.eye(4), atol=1e-15)
+    t = ag.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    out = ag.compile(lambda t: (t * t).sum() / t.shape[0] ** 0.5 + t.shape[0] / 2)(t)
+    assert out.dtype is ag.float32
+    out.backward()
+    np.testing.assert_allclose(t.grad.numpy(), 2 * np.array([1, 2, 3]) / 3**0.5, rtol=1e-6)
+
+
+def test_explain_tells_which_size_is_fixed_and_where() -> None:
+    def f(x: Any) -> Any:
+        return x * np.arange(x.shape[0])
+
+    text = ag.compile(f).explain(np.ones(3))
+    assert "x_0 = 3" in text and "test_sizes.py" in text
+    text = ag.compile(lambda x: x * np.fft.fftfreq(x.shape[0])).explain(np.ones(3))
+    assert "n should be an integer" in text
+
+
+def test_errors_of_division_and_of_math_are_those_of_python() -> None:
+    f = ag.compile(lambda x: x * math.log(x.shape[0] - 3))
+    with pytest.raises(ValueError):
+        f(np.ones(3))
+    with pytest.raises(ZeroDivisionError):
+        ag.compile(lambda x: x * float(1 / (x.shape[0] - 3)))(np.ones(3))
+
+
+def test_a_users_own_error_stays_as_it_is() -> None:
+    def f(x: Any) -> Any:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="^mine$"):
+        ag.compile(f)(np.ones(3))
+    with pytest.raises(ValueError, match="^mine$"):
+        ag.aot.build(f, ["x: f64[n]"])
+
+
+def test_ahead_of_time_sizes_are_numbers_of_the_call(tmp_path: Path) -> None:
+    def loglik(x: Any) -> Any:
+        n = x.shape[0]
+        return -0.5 * n * np.log(2 * np.pi) - np.sum(x**2) / np.sqrt(n) + 1 / n
+
+    built = ag.aot.build(loglik, ["x: f64[n]"], grad="x", out=tmp_path, emit=("so",))
+    library = ag.load(built.library)
+    for n in (1, 4, 9):
+        x = np.linspace(1, 2, n)
+        np.testing.assert_allclose(library.loglik(x), loglik(x))
+        np.testing.assert_allclose(library.loglik_grad(x)[1], -2 * x / n**0.5)
+
+
+@pytest.mark.parametrize("text", ["{3: 1.0}.get(n, 2.0)*x", "np.arange(n)*x", "x*2**n", "x*np.fft.fftfreq(n)", "x*math.log(n)", "x*float(f'{n:d}')", "x[:int(n/2)]"])
+def test_ahead_of_time_what_needs_the_number_is_an_error_with_the_line(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ag.AotgradTypeError, match=r"<string>:1: .*fixed size"):
+        ag.aot.build(_case(text), ["x: f64[n]"], name="f", out=tmp_path)
