@@ -48,6 +48,7 @@ def reference(s, x, w, y):
     """(y, x's or w's gradient, the sum of magnitudes) in float64, by slices of a padded x, one tap at a time. The one of x, w, y to compute is None."""
     pads = [(max(0, low), n * st + k * d + max(0, -low)) for (low, _), n, st, k, d in zip(s.padding, s.positions, s.stride, s.kernel, s.dilation)]
     padded = np.pad(np.zeros((s.batch, s.channels, *s.spatial)) if x is None else x.astype(np.float64), [(0, 0), (0, 0), *pads])
+    points = math.prod(s.positions)
     og, cg = s.filters // s.groups, s.channels // s.groups
     y64 = np.zeros((s.batch, s.filters, *s.positions)) if y is None else y.astype(np.float64)
     w64 = np.zeros((s.filters, cg, *s.kernel)) if w is None else w.astype(np.float64)
@@ -64,7 +65,7 @@ def reference(s, x, w, y):
             elif x is None:
                 padded[(slice(None), cs, *at)] += np.einsum("no...,oc->nc...", y64[:, os], wt)
             else:
-                w64[(os, slice(None), *taps)] += np.einsum("nop,ncp->oc", y64[:, os].reshape(s.batch, og, -1), part.reshape(s.batch, cg, -1))
+                w64[(os, slice(None), *taps)] += np.einsum("nop,ncp->oc", y64[:, os].reshape(s.batch, og, points), part.reshape(s.batch, cg, points))
     if y is None:
         return y64
     inner = tuple(slice(b, b + n) for (b, _), n in zip(pads, s.spatial))
@@ -119,8 +120,10 @@ def check(made, s, seed, at_end=True, ranges=None):
         want = np.maximum(want, 0)
     bound = (terms + 3) * np.finfo(dtype).eps / 2 * scale
     assert (abs(result - want) <= bound).all(), s
+    copy = result.copy()
     for block in memory:
         block.close()
+    return copy
 
 
 def check_all(specs, name):
@@ -166,3 +169,67 @@ def test_grid(name, dtype, kind):
 def test_forward_same_3x3(name, dtype):
     check_all([spec(dtype=dtype, channels=c, filters=o, spatial=(h, v), padding=((1, 1), (1, 1)))
                for c, o, h, v in ((3, 64, 5, 30), (16, 70, 7, 7), (5, 33, 1, 1), (4, 16, 3, 56), (1, 1, 2, 3))], name)
+
+
+@wide
+@pytest.mark.parametrize("dtype", list(NP))
+def test_epilogues(name, dtype):
+    more = [{"bias": True}, {"residual": True}, {"activation": "relu"}, {"bias": True, "residual": True, "activation": "relu"}]
+    check_all([spec(dtype=dtype, channels=c, filters=o, spatial=(4, 9), padding=((1, 1), (1, 1)), groups=g, **m)
+               for c, o, g in ((3, 21, 1), (8, 6, 2), (19, 19, 19)) for m in more], name)
+
+
+def test_relu_keeps_nan():
+    s = spec(channels=1, filters=1, kernel=(1, 1), spatial=(2, 3), batch=1, activation="relu")
+    (run, pack, kernel, _library), = build([s], "native")
+    x, w, y = np.array([-1, 2, np.nan, 0.0, -0.0, 3], np.float32), np.ones(1, np.float32), np.empty(6, np.float32)
+    packed = np.empty(kernel.packed_bytes, np.uint8)
+    pack(w.ctypes.data, packed.ctypes.data)
+    run(x.ctypes.data, packed.ctypes.data, y.ctypes.data, None, None, 1, 0, kernel.units)
+    assert np.array_equal(y, [0, 2, np.nan, 0, 0, 3], equal_nan=True)
+
+
+@wide
+@pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
+def test_units_may_be_split_anywhere(name, kind):
+    """Any partition of the units gives the same bits: work may be shared out."""
+    s = spec(kind, batch=3, channels=70, filters=130, spatial=(9, 7), stride=(2, 1), padding=((1, 1), (1, 1)), layouts=(LAST, LAST, LAST))
+    made, = build([s], name)
+    assert (made[2].units if kind == "weight_grad" else 3 * made[2].units) > 1
+
+    def ranges(total):
+        cuts = [0, *sorted(int(c) for c in np.random.default_rng(0).integers(0, total, 4)), total]
+        return list(itertools.pairwise(cuts))[::-1]
+
+    check(made, s, 1, ranges=ranges)
+    assert np.array_equal(check(made, s, 1), check(made, s, 1, ranges=ranges))
+
+
+@wide
+@pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
+def test_sizes_of_caches(name, kind):
+    """Shapes that take several blocks of rows, of channels and of images, and weights larger than the second cache."""
+    layouts = (LAST, LAST, LAST)
+    check_all([
+        spec(kind, batch=2, channels=64, filters=72, spatial=(40, 28), padding=((1, 1), (1, 1)), layouts=layouts),
+        spec(kind, batch=3, channels=200, filters=160, spatial=(5, 4), padding=((1, 1), (1, 1)), layouts=layouts),
+        spec(kind, batch=2, channels=3, filters=40, spatial=(37, 61), kernel=(7, 7), stride=(2, 2), padding=((3, 3), (3, 3)),
+             layouts=(FIRST if kind != "input_grad" else LAST, FIRST, LAST)),
+        spec(kind, batch=5, channels=70, filters=40, spatial=(300,), kernel=(5,), padding=((2, 2),), layouts=layouts),
+        spec(kind, batch=1, channels=100, filters=150, spatial=(6, 6), kernel=(1, 1), layouts=layouts),
+        spec(kind, batch=2, channels=80, filters=80, groups=80, spatial=(30, 33), padding=((1, 1), (1, 1)), layouts=layouts),
+    ], name)
+
+
+EMPTY = [
+    {"batch": 0}, {"channels": 0}, {"filters": 0}, {"spatial": (0, 5), "padding": ((2, 2), (1, 1))}, {"spatial": (1, 1), "padding": ((0, 0), (0, 0))},
+    {"kernel": (1, 1), "padding": ((3, 3), (3, 3)), "spatial": (1, 2)}, {"kernel": (1, 1), "padding": ((-1, -1), (-2, 1)), "spatial": (5, 6)},
+    {"kernel": (2, 2), "spatial": (2, 2)}, {"spatial": (7,), "kernel": (3,), "padding": ((9, 0),), "stride": (3,)},
+]
+
+
+@wide
+@pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
+def test_sizes_of_nothing(name, kind):
+    check_all([spec(kind, **{"padding": ((1, 1),) * len(more.get("spatial", (5, 6))), **more}, accumulate=acc)
+               for more in EMPTY for acc in ((False, True) if kind == "weight_grad" else (False,))], name)

@@ -86,9 +86,9 @@ class WeightPlan:
     @property
     def chunk(self) -> int:
         """Tiles of one unit of work."""
-        tile = self.taps * self.vectors * self.vec.bytes * self.most
-        n = max(1, min(len(self.tiles), _SLAB_BYTES // tile))
-        return -(-len(self.tiles) // -(-len(self.tiles) // n))
+        tile = max(1, self.taps) * self.vectors * self.vec.bytes * self.most
+        n, tiles = max(1, _SLAB_BYTES // tile), max(1, len(self.tiles))
+        return -(-tiles // -(-tiles // n))
 
     @property
     def chunks(self) -> int:
