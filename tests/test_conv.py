@@ -15,6 +15,8 @@ from lowering_harness import Program
 from native_table import agree, natives, run_both_guards
 
 import aotgrad as ag
+from aotgrad.codegen import image_loops
+from aotgrad.codegen.conv import select
 from aotgrad.codegen.driver import texts
 from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, Layout, TensorType, build, dims, interp, opdef
@@ -22,6 +24,7 @@ from aotgrad.ir.ops.conv import positions
 from aotgrad.ir.transforms.batch import batch_func
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import vjp_func
+from aotgrad_runtime import pool
 from aotgrad_runtime.dtypes import as_dtype
 
 LAST = Layout.channels_last
@@ -115,7 +118,7 @@ def test_more_shapes() -> None:
 KNOWN: list[tuple[Any, Any, dict[str, Any]]] = [  # of known sizes, large enough for kernels of their own
     ((3, 17, 14, 13), (40, 17, 3, 3), attrs_of(1, 1, 1, 1)), ((2, 16, 15, 13), (32, 8, 3, 3), attrs_of(2, ((1, 1), (0, 2)), 1, 2)),
     ((2, 35, 16, 15), (35, 1, 3, 3), attrs_of(1, 1, 1, 35)), ((1, 3, 32, 31), (16, 3, 7, 7), attrs_of(2, 3, 1, 1)),
-    ((2, 16, 20, 11), (19, 16, 1, 1), attrs_of(3, 0, 1, 1)), ((2, 12, 60), (25, 12, 5), attrs_of(1, 2, 2, 1, 1)),
+    ((2, 32, 40, 31), (19, 32, 1, 1), attrs_of(3, 0, 1, 1)), ((2, 12, 60), (25, 12, 5), attrs_of(1, 2, 2, 1, 1)),
     ((1, 5, 6, 7, 8), (21, 5, 3, 2, 3), attrs_of((1, 2, 1), 1, 1, 1, 3)), ((0, 16, 14, 14), (16, 16, 3, 3), attrs_of(1, 1, 1, 1)),
 ]
 
@@ -138,6 +141,29 @@ def test_kernels_of_their_own(last: bool, dtype: Any) -> None:
     assert how == (["kernel"] * 3 if last else ["kernel, y moved", "kernel, x and y moved", "kernel, x moved"]), how
     text = texts(made["k0"], "f", Target.native())["kernel"]
     assert text.count("ag_conv_forward") == 4  # packing and the kernel, declared and called
+
+
+class Shared(Program):
+    threads = 3
+
+
+@pytest.mark.skipif(pool.unusable() is not None, reason="no thread pool here")
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops and kernels, with parts as small as can be."""
+    monkeypatch.setattr(image_loops, "SHARE", 1)
+    monkeypatch.setattr(select, "_SHARE", 1)
+    rng = np.random.default_rng(12)
+    for i, (x, w, attrs) in enumerate(KNOWN[:5]):
+        for known in (True, False):
+            layout = LAST(len(x)) if i % 2 else None
+            sizes = x[2:] if known else tuple(map(dims.symbol, "hij"[:len(x) - 2]))
+            types = [TensorType((*x[:2], *sizes), as_dtype("float32"), layout), TensorType(w, as_dtype("float32"))]
+            func = standard(vjp_func(build("conv", types, lambda b, x, w: b.conv(x, w, **attrs)), [True, True]))  # noqa: B023
+            shared = Shared(func)
+            assert all((k["how"] != "loops") is known for k in shared.meta["kernels"] if "how" in k)
+            args = [rng.normal(size=t.substitute(dict(zip("hij", x[2:]))).shape).astype(np.float32) for t in func.arg_types]
+            for got, want in zip(shared(*args, guard=True), Program(func)(*args), strict=True):
+                assert got.tobytes() == want.tobytes()
 
 
 LOWER = [n for n in ("x86-64", "x86-64-v3") if Target.native().arch == "x86_64" and Target.named(n).vector_bits < Target.native().vector_bits]

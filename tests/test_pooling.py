@@ -15,10 +15,12 @@ from lowering_harness import Program
 from native_table import agree, natives, run_both_guards
 
 import aotgrad as ag
+from aotgrad.codegen import image_loops
 from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, Layout, TensorType, build, dims, interp, opdef
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import vjp_func
+from aotgrad_runtime import pool
 from aotgrad_runtime.dtypes import as_dtype
 
 NAMES = [f"{kind}_pool{r}d" for kind in ("max", "avg", "adaptive_avg", "adaptive_max") for r in (1, 2, 3)]
@@ -67,6 +69,21 @@ def test_every_combination(last: bool, dtype: Any) -> None:
             agree(run_both_guards(kernels[name], args), interp.run(func, *args), False, f"{name} {COMBOS[int(name[10:])]} {args[0].shape}")
             count += 1
     assert count > 150
+
+
+class Shared(Program):
+    threads = 3
+
+
+@pytest.mark.skipif(pool.unusable() is not None, reason="no thread pool here")
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_loops, "SHARE", 1)
+    rng = np.random.default_rng(6)
+    for op, i, last in (("window_sum", 20, True), ("window_max", 31, False), ("window_sum", -4, False), ("window_sum", -1, True)):
+        func = whole(op, COMBOS[i], np.float32, last, positions(COMBOS[i]))
+        for args in images(func, np.float32, rng):
+            for got, want in zip(Shared(func)(*args, guard=True), Program(func)(*args), strict=True):
+                assert got.tobytes() == want.tobytes()
 
 
 LOWER = [n for n in ("x86-64", "x86-64-v3") if Target.native().arch == "x86_64" and Target.named(n).vector_bits < Target.native().vector_bits]

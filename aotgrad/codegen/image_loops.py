@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..ir import dims as dimlib
 from ..ir.core import Value
 from ..ir.dims import DimLike
 from .kernel import Index, register
 from .nest import Context
 
-__all__ = ["POLL", "ImageLoops", "Range"]
+__all__ = ["SHARE", "ImageLoops", "Range"]
 
 VECTORS = 4  # of the result in registers at once: as many chains of operations
-POLL = 8  # rows of the result between two questions whether to stop
+POLL = 8  # rounds of the outermost loop between two questions whether to stop
+SHARE = 1 << 20  # operations of the smallest part that a thread of its own is worth
 Range = tuple[Index, Index, int]
 """First, end, and step."""
 
@@ -24,6 +26,7 @@ class ImageLoops:
 
     def __init__(self, cx: Context, itemsize: int, across: DimLike) -> None:
         self.cx, self.kb, self.across = cx, cx.kb, across
+        self.threads: int = cx.module.threads
         lanes = int(cx.target.vector_bits) // (8 * max(itemsize, 4))
         while lanes > 1 and isinstance(across, int) and lanes // 2 >= across:
             lanes //= 2
@@ -57,13 +60,24 @@ class ImageLoops:
         return list(lp.results)
 
     @contextmanager
-    def over(self, sizes: Sequence[DimLike], poll: int = 0) -> Iterator[list[Index]]:
-        """Plain loops over ``sizes``; the first asks whether to stop."""
+    def over(self, sizes: Sequence[DimLike], cost: DimLike = 0) -> Iterator[list[Index]]:
+        """Plain loops over ``sizes``, whose rounds need nothing of each other. With ``cost``, of a round of them all in operations, the first that is one is shared
+        between threads, and asks whether to stop."""
         if not sizes:
             yield []
             return
-        with self.kb.for_(0, self.kb.dim(sizes[0]), poll=poll) as lp, self.over(sizes[1:]) as rest:
+        kb, size = self.kb, self.kb.dim(sizes[0])
+        if isinstance(cost, int) and cost == 0 or size == 1:
+            with kb.for_(0, size) as lp, self.over(sizes[1:], cost) as rest:
+                yield [lp.iv, *rest]
+            return
+        inside = kb.max(kb.dim(dimlib.product(sizes[1:]) * cost), 1)
+        with kb.parallel(size, self.grain(inside), self.threads) as (a, b), kb.for_(a, b, poll=POLL) as lp, self.over(sizes[1:]) as rest:
             yield [lp.iv, *rest]
+
+    def grain(self, cost: Index) -> Index:
+        """Rounds of ``cost`` operations that are worth another thread."""
+        return self.kb.max(self.kb.div(SHARE, cost), 1)
 
     # ---- places -------------------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from .bufferise import dense, strides_of
 from .conv.select import Choice, select
 from .conv.spec import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvSpec
 from .fusion import Kern
-from .image_loops import POLL, ImageLoops, Range
+from .image_loops import ImageLoops, Range
 from .kernel import Index, register
 from .lowering_index import elementwise
 from .nest import Context
@@ -95,8 +95,8 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
     operands = {FORWARD: (placed["x"], inner, placed["y"]), INPUT_GRAD: (placed["y"], inner, placed["x"]), WEIGHT_GRAD: (placed["x"], placed["y"], inner)}[spec.kind]
     if kernel.pack and spec.kind != WEIGHT_GRAD:
         call(kernel.pack, (placed["w"], inner))
-    with kb.for_(0, total, choice.units, poll=1) as lp:
-        call(kernel.run, operands, batch, lp.iv, kb.min(kb.add(lp.iv, choice.units), total))
+    with kb.parallel(total, choice.least, cx.module.threads) as (low, high), kb.for_(low, high, choice.units, poll=1) as lp:
+        call(kernel.run, operands, batch, lp.iv, kb.min(kb.add(lp.iv, choice.units), high))
     if kernel.pack and spec.kind == WEIGHT_GRAD:
         call(kernel.pack, (inner, placed["w"]))
     if result in choice.moved:
@@ -209,6 +209,11 @@ class _Loops(ImageLoops):
             return k.fma(k.vector(factor), vector, acc)
         return k.add(acc, k.mul(k.vector(factor), vector))
 
+    def _cost(self, terms: Sequence[DimLike]) -> DimLike:
+        """Operations for all lanes of one place of the result, whose elements are sums over ``terms`` (and of an image over the other channels)."""
+        rows = 1 if self.depthwise or self.spec.kind == WEIGHT_GRAD else self._rows()
+        return 2 * self.across * rows * dims.product(terms)
+
     def _zeros(self, count: int) -> list[Value]:
         return [self.kb.constant(0, register(self.dtype, self.lanes))] * count
 
@@ -220,7 +225,7 @@ class _Loops(ImageLoops):
         forward = spec.kind == FORWARD
         out, given, w = self._of("y" if forward else "x"), self._of("x" if forward else "y"), self._of("w")
         groups = () if self.depthwise else (spec.groups,)
-        with self.over([spec.batch, *groups, *(spec.positions if forward else spec.spatial)], POLL) as (n, *rest):
+        with self.over([spec.batch, *groups, *(spec.positions if forward else spec.spatial)], self._cost(spec.kernel)) as (n, *rest):
             g, at = (rest[0], rest[1:]) if groups else (0, rest)
             starts = [kb.sub(kb.mul(p, s), low) for p, s, (low, _) in zip(at, spec.stride, spec.padding)] if forward else []
             ranges = [self._inside(d, starts[d], spec.dilation[d], spec.kernel[d]) if forward else self._meeting(d, at[d]) for d in range(spec.rank)]
@@ -271,7 +276,7 @@ class _Loops(ImageLoops):
         spec, kb = self.spec, self.kb
         x, y, w = self._of("x"), self._of("y"), self._of("w")
         outer = [] if self.depthwise else [spec.groups, self.per_x]
-        with self.over([*outer, *spec.kernel], POLL) as at:
+        with self.over([*outer, *spec.kernel], self._cost([spec.batch, *spec.positions])) as at:
             (g, c), k = (at[:2], at[2:]) if outer else ((0, 0), at)
             starts = [kb.sub(kb.mul(i, d), low) for i, d, (low, _) in zip(k, spec.dilation, spec.padding)]
             ranges = [self._inside(d, starts[d], spec.stride[d], spec.positions[d]) for d in range(spec.rank)]

@@ -11,12 +11,13 @@ from typing import Any
 
 from aotgrad_runtime.dtypes import DType, bool_, int64
 
+from ..ir import dims
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from .access import Access
 from .fusion import Kern
 from .guards import both, inside
-from .image_loops import POLL, ImageLoops, Range
+from .image_loops import ImageLoops, Range
 from .kernel import Index, register
 from .kernel_core import CMPI
 from .nest import Context
@@ -78,11 +79,11 @@ class _Windows(ImageLoops):
         """Loops over the result; ``vectors`` over what the lanes run along."""
         n, c, *rest = self.shape
         if self.along:
-            with self.over(self.shape, POLL) as (b, channel, *at):
+            with self.over(self.shape, self._cost()) as (b, channel, *at):
                 self.kb.store(self._row_sums(b, channel, at), self.out.store.mem, self._offset(self.out, b, channel, at))
             return
         sizes = [n, *rest] if self.channels else [n, c, *(rest[:-1] if self.places else rest)]
-        with self.over(sizes, POLL) as (b, *at):
+        with self.over(sizes, self._cost() * self.across) as (b, *at):
             c0: Index = 0
             if not self.channels:
                 c0, *at = at
@@ -92,6 +93,12 @@ class _Windows(ImageLoops):
                     self._vector(b, c0, at, first, v, mask)
 
             self.vectors(several)
+
+    def _cost(self) -> DimLike:
+        """Operations for one element of the result: of a window of x, or of the windows that hold a place."""
+        if not self.adaptive:
+            return 4 * dims.product(self.a["kernel"])
+        return 4 * dims.product(dims.floordiv(n, m) + 1 for n, m in zip(self.spatial, self.count) if m != 0)
 
     def _vector(self, b: Index, c: Index, at: Sequence[Index], first: Index, v: int, mask: Value | None) -> None:
         lane = self.kb.add(first, v * self.lanes)

@@ -14,6 +14,7 @@ __all__ = ["Choice", "definition", "select"]
 
 _LEAST = 1 << 17  # operations per image below which plain loops are as quick, and smaller
 _MANY = 16  # channels of a group from which on reading them far apart costs little
+_SHARE = 1 << 21  # operations of the smallest part for a thread
 _BETWEEN = 1 << 28  # operations between two questions whether to stop
 
 
@@ -26,6 +27,7 @@ class Choice:
     kernel: ConvKernel
     moved: str
     units: int  # at a time
+    least: int  # that a thread of its own is worth
 
 
 def select(spec: ConvSpec, target: Target) -> Choice | None:
@@ -41,7 +43,7 @@ def select(spec: ConvSpec, target: Target) -> Choice | None:
     kernel = definition(one.text, name, target)
     flops = one.flops
     assert isinstance(flops, int)
-    return Choice(one.text, name, kernel, moved, max(1, kernel.units * _BETWEEN // flops))
+    return Choice(one.text, name, kernel, moved, max(1, kernel.units * _BETWEEN // flops), max(1, kernel.units * _SHARE // flops))
 
 
 def _moves(spec: ConvSpec, letter: str) -> bool:
