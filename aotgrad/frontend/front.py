@@ -57,7 +57,7 @@ class FrontBuilder(Builder):
 
     def refresh(self, v: Value) -> Value:
         """Rewrites the sizes in a value's type that were found equal to others."""
-        if all([type(d) is int for d in v.type.shape]):
+        if all(type(d) is int for d in v.type.shape):
             return v
         shape = tuple(self.trace.canonical(d) for d in v.type.shape)
         if shape != v.type.shape:
