@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -425,3 +426,43 @@ def test_requires_grad_in_compiled_functions_is_that_of_the_call() -> None:
             assert g(*args).tolist() == f(*args).tolist()
     for make in (lambda h: ag.grad(lambda x: h(x, plain).sum()), lambda h: ag.compile(ag.grad(lambda x: h(x, plain).sum()))):
         assert make(f)(plain).tolist() == make(g)(plain).tolist() == [2.0]
+
+
+# ---- keywords ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _scaled(x: Any, a: Any = 2.0, *, k: float = 1.0) -> Any:
+    return np.sum(x**2) * a * k
+
+
+@pytest.mark.parametrize("wrap", [lambda g: g, ag.compile])
+@pytest.mark.parametrize("transform", [ag.grad, ag.value_and_grad, ag.jacrev, ag.jacfwd, ag.hessian])
+def test_arguments_by_keyword_count_at_their_places(transform: Any, wrap: Any) -> None:
+    x = np.array([1.0, 3.0])
+    g = wrap(transform(_scaled))
+    want = transform(_scaled)(x, 3.0, k=5.0)
+    for got in (g(x=x, a=3.0, k=5.0), g(x, a=3.0, k=5.0), g(k=5.0, a=3.0, x=x)):
+        for a, b in zip(ag.frontend.pytree.tree_flatten(got)[0], ag.frontend.pytree.tree_flatten(want)[0]):
+            np.testing.assert_allclose(a, b)
+    second = wrap(transform(_scaled, argnums=1))
+    np.testing.assert_allclose(np.asarray(second(a=3.0, x=x), dtype=object).ravel()[-1], np.asarray(transform(_scaled, argnums=1)(x, 3.0), dtype=object).ravel()[-1])
+    assert list(inspect.signature(g).parameters) == ["x", "a", "k"] and g.__name__.endswith("(_scaled)")
+
+
+def test_keywords_without_a_place_and_gaps() -> None:
+    x = np.array([1.0, 3.0])
+    np.testing.assert_allclose(ag.grad(lambda a, b=2.0, c=3.0: a * b * c, argnums=2)(a=1.0, c=5.0), 2.0)  # the default of b takes its place
+    with pytest.raises(ag.AotgradValueError, match="keyword.s. k, which have no position"):
+        ag.grad(_scaled, argnums=2)(x, 1.0, k=2.0)
+    np.testing.assert_allclose(ag.grad(lambda *xs, **kw: xs[0] * kw["k"])(2.0, k=3.0), 3.0)
+
+
+def test_transforms_are_built_by_the_names_of_their_function(tmp_path: Any) -> None:
+    x = np.array([1.0, 3.0])
+    built = ag.aot.build(ag.grad(_scaled), ["x: f64[n]"], name="slope", out=tmp_path, emit=("so",))
+    np.testing.assert_allclose(ag.load(built.library).slope(x), 4 * x)
+    built = ag.aot.build(ag.value_and_grad(_scaled, argnums=(0, 1)), ["x: f64[n]", "a: f64"], name="both", out=tmp_path, emit=("so",))
+    out = ag.load(built.library).both(x, 3.0)
+    np.testing.assert_allclose(out[0], 30.0)
+    np.testing.assert_allclose(out[1], 6 * x)
+    np.testing.assert_allclose(out[2], 10.0)

@@ -49,7 +49,8 @@ def trace(state: Any, *args: Any, **kwargs: Any) -> Func:
 
     >>> import numpy as np, aotgrad as ag
     >>> print(ag.compile(lambda x: x + 1.0, name="f").trace(np.ones(2)))        # doctest: +ELLIPSIS
-    func.func @f...
+    "func.func"() <{function_type = (!ag.tensor<[x_0], f64>) -> !ag.tensor<[x_0], f64>, sym_name = "f"}> ({
+    ...
     """
     return _variant_for(state, args, kwargs)[0].func
 

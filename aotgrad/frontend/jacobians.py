@@ -11,7 +11,21 @@ from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import dispatch
-from .leaves import F, argnums_of, check_callable, check_float, differentiable, dtype_of, flavour_of, like_name, nested, release, state, tracing_any, tree_flatten_nones
+from .leaves import (
+    F,
+    arguments_of,
+    check_callable,
+    check_float,
+    differentiable,
+    dtype_of,
+    flavour_of,
+    like_name,
+    nested,
+    release,
+    state,
+    tracing_any,
+    tree_flatten_nones,
+)
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .traced_transforms import traced_jacobian
 from .transforms import Taped, detached, gradients, jvp, or_zero
@@ -37,11 +51,18 @@ def _stacked(rows: list[Any], lead: tuple[int, ...], rest: tuple[int, ...], dtyp
 
 
 def jacrev(f: F, argnums: Any = 0) -> F:
-    """The Jacobian by reverse mode: for each result leaf and argument leaf an array of shape ``result.shape + argument.shape``."""
+    """The Jacobian by reverse mode: for each result leaf and argument leaf an array of shape ``result.shape + argument.shape``. Takes as many passes as the result has
+    numbers. ``argnums``: a position, or a tuple of positions, then with a tuple of Jacobians. Raises ``AotgradTypeError`` where an argument holds no floats.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> ag.jacrev(lambda x: np.stack([x[0] * x[1], x[0]]))(np.array([2.0, 3.0]))
+    array([[3., 2.],
+           [1., 0.]])
+    """
     check_callable(f, "jacrev")
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        nums = argnums_of(argnums, len(args))
+        args, kwargs, nums = arguments_of(f, argnums, args, kwargs)
         if tracing_any(args, kwargs):
             return traced_jacobian(f, args, kwargs, nums, argnums, reverse=True)
         taped = Taped(f, args, kwargs, nums)
@@ -82,11 +103,16 @@ def _released(x: Any) -> Any:
 
 
 def jacfwd(f: F, argnums: Any = 0) -> F:
-    """The Jacobian by forward mode; shapes as in ``jacrev``."""
+    """The Jacobian by forward mode: as many passes as the argument has numbers, which is less than ``jacrev`` takes where the result is longer; the rest is as there.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> ag.jacfwd(lambda t: np.stack([t, t * t, t * t * t]))(2.0)
+    array([ 1.,  4., 12.])
+    """
     check_callable(f, "jacfwd")
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        nums = argnums_of(argnums, len(args))
+        args, kwargs, nums = arguments_of(f, argnums, args, kwargs)
         if tracing_any(args, kwargs):
             return traced_jacobian(f, args, kwargs, nums, argnums, reverse=False)
         trees = [tree_flatten(args[i]) for i in nums]
@@ -147,6 +173,13 @@ jacobian = jacrev
 
 
 def hessian(f: F, argnums: Any = 0) -> F:
-    """The matrix of second derivatives of a scalar function: forward over reverse."""
+    """The second derivatives of a scalar function, of shape ``argument.shape + argument.shape``: forward over reverse. With a tuple for ``argnums`` a tuple of tuples,
+    ``[i][j]`` for arguments i and j; for containers the same inside each other. Raises ``AotgradValueError`` where the result is no single number.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> ag.hessian(lambda x: x[0] ** 2 * x[1])(np.array([2.0, 3.0]))
+    array([[6., 4.],
+           [4., 0.]])
+    """
     check_callable(f, "hessian")
     return like_name(jacfwd(jacrev(f, argnums), argnums), f, "hessian")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from .pytree import TreeDef, tree_flatten
 from .subtrace import is_leaf_array
 from .trace import Traced, current, plain_size
 
-__all__ = ["F", "apart", "argnums_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of", "flavour_of",
+__all__ = ["F", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of", "flavour_of",
            "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones",
            "twin", "with_aux"]
 
@@ -65,14 +66,35 @@ def differentiable(x: Any) -> bool:
     return is_leaf_array(x) and dtype_of(x).is_differentiable
 
 
-def argnums_of(argnums: Any, count: int) -> tuple[int, ...]:
+def arguments_of(f: F, argnums: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[int, ...]]:
+    """The arguments of a call of ``f`` with keywords in their places, as far as its signature has places for them, and which ``argnums`` means."""
+    if kwargs:
+        args, kwargs = _in_places(f, args, dict(kwargs))
+    return args, kwargs, _positions(argnums, len(args), kwargs)
+
+
+def _in_places(f: F, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        return args, kwargs
+    out = list(args)
+    for i, p in enumerate(parameters[len(args):], len(args)):
+        if p.kind is not p.POSITIONAL_OR_KEYWORD or not any(q.name in kwargs for q in parameters[i:]) or p.name not in kwargs and p.default is p.empty:
+            break
+        out.append(kwargs.pop(p.name) if p.name in kwargs else p.default)
+    return tuple(out), kwargs
+
+
+def _positions(argnums: Any, count: int, kwargs: dict[str, Any]) -> tuple[int, ...]:
     given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
     out: list[int] = []
     for i in given:
         if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)):
             raise AotgradTypeError(f"argnums={argnums!r}: positions of arguments are integers, not {type(i).__name__}")
         if not -count <= i < count:
-            raise AotgradValueError(f"argnums={argnums!r}: the function was called with {count} positional argument(s)")
+            rest = f" and the keyword(s) {', '.join(kwargs)}, which have no position" if kwargs else ""
+            raise AotgradValueError(f"argnums={argnums!r}: the function was called with {count} positional argument(s){rest}")
         if i % count in out:
             raise AotgradValueError(f"argnums={argnums!r}: argument {i % count} is named twice; name each argument once")
         out.append(int(i % count))

@@ -20,7 +20,7 @@ from .eager import Dual, levels, make_dual
 from .leaves import (
     F,
     apart,
-    argnums_of,
+    arguments_of,
     as_tensor_like,
     borrowed,
     check_callable,
@@ -133,6 +133,7 @@ def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def value_and_grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
     """A function giving ``(f(...), gradient)``; ``((f, aux), gradient)`` with ``has_aux``. Gradients have the structure of their arguments, None at integer leaves.
+    ``argnums``: the position of the differentiated argument, or a tuple of positions (then a tuple of gradients); arguments given by keyword count at their places.
 
     >>> import numpy as np, aotgrad as ag
     >>> ag.value_and_grad(lambda x: (x * x).sum())(np.array([1.0, 2.0]))
@@ -141,7 +142,7 @@ def value_and_grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
     check_callable(f, "value_and_grad")
 
     def both(*args: Any, **kwargs: Any) -> Any:
-        nums = argnums_of(argnums, len(args))
+        args, kwargs, nums = arguments_of(f, argnums, args, kwargs)
         if tracing_any(args, kwargs):
             return traced_grad(f, args, kwargs, nums, argnums, has_aux)
         run = Taped(f, args, kwargs, nums)
@@ -293,7 +294,14 @@ def hvp(f: F, xs: Any, vs: Any) -> Any:
 # ---- linearize ----------------------------------------------------------------------------------------------------------------------
 
 def linearize(f: F, *xs: Any) -> tuple[Any, F]:
-    """``(f(*xs), jvp_fn)``: the linear part at ``xs``, traced once, ready for many tangents."""
+    """``(f(*xs), jvp_fn)``: the linear part at ``xs``, traced once, ready for many tangents. ``jvp_fn(*ts)`` takes one tangent per argument, shaped like it, and gives
+    the tangent of the result. Raises ``AotgradValueError`` for tangents of another structure or shape.
+
+    >>> import numpy as np, aotgrad as ag
+    >>> out, jvp_fn = ag.linearize(lambda x: x * x, np.array([1.0, 3.0]))
+    >>> jvp_fn(np.array([1.0, 0.0])), jvp_fn(np.array([0.0, 10.0]))
+    (array([2., 0.]), array([ 0., 60.]))
+    """
     check_callable(f, "linearize")
     if tracing_any(xs):
         return traced_linearize(f, xs)
