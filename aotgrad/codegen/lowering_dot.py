@@ -26,7 +26,7 @@ from .sharing import apart
 __all__ = ["dot", "dot_nest", "workspace_bound"]
 
 _SMALL = 8
-_ROW_BLOCK = 48  # rows of the smallest part of a product
+_ROW_BLOCK, _LONG = 48, 1024  # rows of the smallest part of a product; where it packs B
 _BATCH, _SMALL_BATCH = 8, 1024  # products of a batch between two questions whether to stop
 _ROWS = 16  # likewise rows of a product made by loops
 
@@ -107,14 +107,31 @@ class _Product:
         if self.threads == 1:
             self._one(at)
             return
-        want = kb.max(kb.min(kb.div(kb.dim(self._cost()), sharing.GRAIN), 4 * self.threads), 1)
         strip = gemm.config(self.dtype.mlir, self.cx.target).strip
         wide, high = kb.max(kb.div(n, strip), 1), kb.max(kb.div(m, _ROW_BLOCK), 1)
-        across = kb.min(want, wide)
-        down = kb.min(kb.div(kb.add(want, kb.sub(across, 1)), across), high) if self._may_cut()[0] else 1
+        across, down = self._grid(wide, high)
         with kb.parallel(kb.mul(across, down), 1, self.threads, most=kb.mul(across, down)) as (a, b), kb.for_(a, b) as lp:
             i, j = kb.div(lp.iv, across), kb.rem(lp.iv, across)
             self._one(at, _bounds(kb, i, down, high, _ROW_BLOCK, m), _bounds(kb, j, across, wide, strip, n))
+
+    def _grid(self, wide: Index, high: Index) -> tuple[Index, Index]:
+        """Parts across and down, of so many strips of columns and blocks of rows.
+
+        Where B is packed, every part packs what it reads: columns are cut, but no narrower than a cache block unless there are more threads, as A is read again for
+        each. Where B is read in place, rows are cut first.
+        """
+        kb, cfg = self.cx.kb, gemm.config(self.dtype.mlir, self.cx.target)
+        _, n, k = self.sizes
+        want = kb.max(kb.min(kb.div(kb.dim(self._cost()), sharing.GRAIN), 4 * self.threads), 1)
+        blocks = kb.max(kb.div(kb.dim(n), cfg.nc), kb.min(self.threads, wide))
+        if not self._may_cut()[0]:
+            return kb.min(want, blocks), 1
+        column = self.arrays[1].strides[-1]
+        spread, size = isinstance(column, int) and column not in (0, 1), n * k * self.dtype.itemsize
+        packed = spread or size > cfg.pack_b_bytes if spread or isinstance(size, int) else kb.cmp("gt", kb.dim(size), cfg.pack_b_bytes)
+        across, down = kb.min(want, blocks), kb.min(want, high)
+        rest = kb.min(_left(kb, want, across), kb.max(kb.div(kb.mul(high, _ROW_BLOCK), _LONG), 1)), kb.min(_left(kb, want, down), blocks)
+        return _either(kb, packed, across, rest[1]), _either(kb, packed, rest[0], down)
 
     def _may_cut(self) -> tuple[bool, bool]:
         """Whether rows, and columns, may be cut: what reads the blocks must not add across the cut."""
@@ -155,6 +172,17 @@ class _Product:
         kb = self.cx.kb
         at = kb.add(kb.dim(self.work.block.offset), kb.mul(kb.thread(), kb.dim(self.room)))
         return kb.view(self.cx.work.mem, at, int8, kb.dim(self.room))
+
+
+def _left(kb: Any, want: Index, have: Index) -> Index:
+    """How many times ``have`` it takes to get ``want``."""
+    return kb.div(kb.add(want, kb.sub(have, 1)), have)  # type: ignore[no-any-return]
+
+
+def _either(kb: Any, condition: bool | Value, a: Index, b: Index) -> Index:
+    if isinstance(condition, bool):
+        return a if condition else b
+    return kb.select(condition, a, b)  # type: ignore[no-any-return]
 
 
 def _bounds(kb: Any, i: Index, parts: Index, blocks: Index, block: int, size: Index) -> tuple[Index, Index]:
