@@ -23,7 +23,7 @@ from .access import Map, compose, identity, is_permutation, map_dims, reshape_vi
 from .prepare import prepare
 from .windows import OVERLAY, WINDOW, window_map
 
-__all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "view_of", "weight", "write_map"]
+__all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "sum_size", "view_of", "weight", "write_map"]
 
 CHEAP = 2
 _AGAIN = 16  # total weight of what is computed anew at several shifts of one nest rather than stored
@@ -155,6 +155,18 @@ def weight(op: Op) -> int:
 def _shifts(maps: Iterable[Map]) -> bool:
     """Whether maps differ in their offsets alone: neighbours of a stencil."""
     return len({tuple(terms for _, terms in m) for m in maps}) == 1
+
+
+def sum_size(op: Op) -> int | None:
+    """Bytes of the elements that a sum or product of floats is made of: its order goes by them. None for other reductions, whose order changes nothing."""
+    low, dtype = opdef.get(op.name).lower, op.result.type.dtype
+    return max(4, dtype.itemsize) if isinstance(low, opdef.Reduce) and low.combine in ("add", "mul") and dtype.kind == "f" else None
+
+
+def _mixes(nest: Nest, op: Op) -> bool:
+    """Whether a nest has sums of another dtype than ``op``: one loop goes by vectors of one kind."""
+    size = sum_size(op)
+    return size is not None and any(sum_size(r) not in (None, size) for r in nest.reductions)
 
 
 class Plan:
@@ -568,7 +580,9 @@ class _Analysis:
             return
         nest = self._row_nest(op, uses)
         if nest is None:
-            nest = self._home(x.type.shape, x.type.layout, self.src[x], uses) or self._nest(x.type.shape, pos, x.type.layout)
+            nest = self._home(x.type.shape, x.type.layout, self.src[x], uses)
+        if nest is None or _mixes(nest, op):
+            nest = self._nest(x.type.shape, pos, x.type.layout)
         others = [u for u in uses if u[0] is not nest]
         if not size_one(v.type.shape) and (others or not self._row_of(op, nest)) or any(isinstance(h, str) for _, h in others):
             self.plan.memory[v] = None
@@ -595,7 +609,7 @@ class _Analysis:
         for item, _ in uses:
             if not isinstance(item, Nest) or item.space != x.shape or item.outer not in (None, outer) or item.epilogue is not None:
                 continue
-            if any(u is item and h != want for u, h in uses) or not self._may_precede(item, [u for u, _ in uses if u is not item]):
+            if _mixes(item, op) or any(u is item and h != want for u, h in uses) or not self._may_precede(item, [u for u, _ in uses if u is not item]):
                 continue
             item.outer = outer
             return item

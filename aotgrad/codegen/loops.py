@@ -16,7 +16,7 @@ from ..ir.dims import DimLike, product, symbol
 from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
-from .fusion import Item, Nest, size_one, write_map
+from .fusion import Item, Nest, size_one, sum_size, write_map
 from .guards import both, edges, guarded, inside
 from .kernel import Index, as_ktype, constant_of, register
 from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat
@@ -453,11 +453,12 @@ class NestEmitter(Sums):
         return max([*sizes, *(r.store.dtype.itemsize for r in (*ph.roots, *ph.before)), *(r.dtype.itemsize for r in ph.reds)])
 
     def _lanes(self, ph: Phase) -> int:
-        """Step of the innermost loop."""
+        """Step of the innermost loop: elements of a register, of the sums' dtype where there are any, so that wider values beside a sum do not change its order."""
         if self.across:
             return 1
         loop = ph.loops[-1]
-        lanes = int(self.cx.target.vector_bits) // (8 * self._itemsize(ph, set(loop.dims)))
+        summed = next((size for r in ph.reds if (size := sum_size(r.op)) is not None), None)
+        lanes = int(self.cx.target.vector_bits) // (8 * (summed or self._itemsize(ph, set(loop.dims))))
         if isinstance(loop.size, int):
             while lanes > 1 and lanes // 2 >= loop.size:
                 lanes //= 2
