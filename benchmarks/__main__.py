@@ -18,7 +18,7 @@ from .report import machine_row, write_report
 
 HERE = Path(__file__).resolve().parent
 # limits first: its rows stand above everything in the report.
-ORDER = ("limits", "calls", "rosenbrock", "chain", "mlp", "gradient_cost", "compile_time", "accuracy", "gemm", "threads", "eager", "profiler")
+ORDER = ("limits", "calls", "rosenbrock", "chain", "mlp", "gradient_cost", "compile_time", "accuracy", "gemm", "convolution", "threads", "eager", "profiler")
 WORKER_SECONDS = 1800
 
 

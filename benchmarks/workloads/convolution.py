@@ -1,0 +1,159 @@
+"""The twenty convolutions of ResNet-18 (eleven distinct) at 224 x 224, one thread, float32: forward, gradient of the input, gradient of the weights, beside torch.
+
+The kernels are called through ctypes with pointers at hand, weights packed before; packing at each call is a row of its own. What they cost inside a compiled
+function is in the workloads of whole models.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aotgrad.codegen import elf, llvm
+from aotgrad.codegen.conv.emit import emit
+from aotgrad.codegen.conv.spec import ConvSpec
+from aotgrad.codegen.target import Target
+from aotgrad_runtime.loader import load_bytes
+
+from ..harness import OURS, Bench, Candidate, optional
+from ..limits import fma_peak
+
+# channels, filters, size, kernel, stride, padding, how often in ResNet-18
+LAYERS = (
+    (3, 64, 224, 7, 2, 3, 1), (64, 64, 56, 3, 1, 1, 4), (64, 128, 56, 3, 2, 1, 1), (128, 128, 28, 3, 1, 1, 3), (64, 128, 56, 1, 2, 0, 1), (128, 256, 28, 3, 2, 1, 1),
+    (256, 256, 14, 3, 1, 1, 3), (128, 256, 28, 1, 2, 0, 1), (256, 512, 14, 3, 2, 1, 1), (512, 512, 7, 3, 1, 1, 3), (256, 512, 14, 1, 2, 0, 1),
+)
+KINDS = ("forward", "input_grad", "weight_grad")
+PACKING = "aotgrad, packing weights"
+LAST, FIRST = "torch channels_last", "torch NCHW"
+TOLERANCE = 2e-5
+OF_PEAK, OVER_LAST, OVER_FIRST = 0.75, 1.1, 1.5
+
+
+def run(bench: Bench) -> None:
+    """All layers, batch 1 and 16; the first layer has no gradient of its input."""
+    peak = fma_peak("f32")
+    bench.fact("multiply-add peak float32", peak, "GFLOP/s")
+    for batch, kind in itertools.product((1,) if bench.quick else (1, 16), KINDS):
+        work = time = 0.0
+        ratios: dict[str, list[float]] = {LAST: [], FIRST: []}
+        for layer in LAYERS[4:5] if bench.quick else LAYERS[kind == "input_grad":]:
+            rows, flops = _layer(bench, batch, kind, layer)
+            seconds = rows[OURS]["seconds"]
+            work, time = work + layer[-1] * flops, time + layer[-1] * seconds
+            bench.fact(f"{_title(batch, kind, layer)}: aotgrad", flops / seconds / 1e9, "GFLOP/s", f"{100 * flops / seconds / 1e9 / peak:.0f} % of the peak")
+            for name, found in ratios.items():
+                if name in rows:
+                    found.append(rows[name]["seconds"] / seconds)
+        bench.target(f"batch {batch}, {kind}: sum over the layers, of the multiply-add peak", work / time / 1e9 / peak, OF_PEAK, at_least=True)
+        for (name, found), limit in zip(ratios.items(), (OVER_LAST, OVER_FIRST)):
+            mean = math.exp(sum(map(math.log, found)) / len(found)) if found else math.nan
+            bench.target(f"batch {batch}, {kind}: speed over {name}, geometric mean", mean, limit, at_least=True)
+
+
+def _title(batch: int, kind: str, layer: tuple[int, ...]) -> str:
+    c, o, size, k, s, _, _ = layer
+    return f"batch {batch}, {kind}, {k} x {k} / {s}, {c} -> {o} @ {size}"
+
+
+def _layer(bench: Bench, batch: int, kind: str, layer: tuple[int, ...]) -> tuple[dict[str, dict[str, Any]], float]:
+    c, o, size, k, s, p, _ = layer
+    q = (size + 2 * p - k) // s + 1
+    spec = ConvSpec(kind, "f32", 1, (s, s), ((p, p), (p, p)), (1, 1), batch, c, o, (size, size), (k, k), (q, q), ("channels_last",) * 3)
+    rng = np.random.default_rng(size)
+    x, w, y = (_channels_last(rng, shape) for shape in ((batch, c, size, size), (o, c, k, k), (batch, o, q, q)))
+    out = _reference(kind, x, w, y, s, p)
+    candidates = [*_own(spec, x, w, y), *bench.peer("torch", lambda: _torch(kind, x, w, y, s, p))]
+    return bench.case(_title(batch, kind, layer), candidates, [out], TOLERANCE), 2.0 * batch * o * c * q * q * k * k
+
+
+def _channels_last(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Normal values of a shape [n, channels, height, width], channels last in memory."""
+    n, c, h, v = shape
+    return rng.standard_normal((n, h, v, c), dtype=np.float32).transpose(0, 3, 1, 2)
+
+
+def _reference(kind: str, x: Any, w: Any, y: Any, s: int, p: int) -> Any:
+    """The result in float64: one matrix product for each place of the kernel."""
+    last = (0, 2, 3, 1)
+    x64 = np.pad(x.transpose(last).astype(np.float64), ((0, 0), (p, p), (p, p), (0, 0)))
+    y64, w64 = y.transpose(last).astype(np.float64), w.astype(np.float64)
+    if kind == "input_grad":
+        x64[:] = 0
+    elif kind == "forward":
+        y64[:] = 0
+    else:
+        w64[:] = 0
+    _, h, v, _ = y64.shape
+    for i, j in itertools.product(range(w.shape[2]), range(w.shape[3])):
+        part = x64[:, i:i + s * (h - 1) + 1:s, j:j + s * (v - 1) + 1:s]
+        if kind == "input_grad":
+            part += y64 @ w64[:, :, i, j]
+        elif kind == "forward":
+            y64 += part @ w64[:, :, i, j].T
+        else:
+            w64[:, :, i, j] = np.tensordot(y64, part, ((0, 1, 2), (0, 1, 2)))
+    found = {"input_grad": x64[:, p:x64.shape[1] - p, p:x64.shape[2] - p], "forward": y64}.get(kind)
+    return w64 if found is None else found.transpose(0, 3, 1, 2)
+
+
+def _own(spec: ConvSpec, x: Any, w: Any, y: Any) -> list[Candidate]:
+    """The kernel, and the kernel after packing."""
+    target = Target.native()
+    made = emit(spec, target, "bench")
+    symbols = [made.run, made.pack] if made.pack else [made.run]
+    library = load_bytes(elf.link_shared([llvm.compile_object("\n".join([*made.declares, made.text]), target, passes="none")], symbols, "conv.so"))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    kernel = ctypes.CFUNCTYPE(None, *[pointer] * 5, *[number] * 3)(library.address(made.run))
+    pack = ctypes.CFUNCTYPE(None, pointer, pointer)(library.address(made.pack)) if made.pack else None
+    result = np.empty_like({"forward": y, "input_grad": x, "weight_grad": w}[spec.kind])
+    raw = np.zeros(made.packed_bytes + 64, np.uint8)
+    packed = raw.ctypes.data + -raw.ctypes.data % 64
+    units = made.units * (1 if spec.kind == "weight_grad" else x.shape[0])
+    first, second = {"forward": (x.ctypes.data, packed), "input_grad": (y.ctypes.data, packed), "weight_grad": (x.ctypes.data, y.ctypes.data)}[spec.kind]
+    target_at = packed if spec.kind == "weight_grad" and pack else result.ctypes.data
+    args = (first, second, target_at, None, None, x.shape[0], 0, units)
+    at, weights, alive = result.ctypes.data, w.ctypes.data, (library, raw, x, w, y)
+
+    def values(_out: Any) -> list[Any]:
+        assert alive
+        return [result]
+
+    if pack is None:
+        return [Candidate(OURS, lambda: kernel(*args), values)]
+    if spec.kind == "weight_grad":
+        def whole() -> None:
+            kernel(*args)
+            pack(packed, at)
+
+        return [Candidate(OURS, whole, values)]
+
+    def packing() -> None:
+        pack(weights, packed)
+        kernel(*args)
+
+    pack(weights, packed)
+    return [Candidate(OURS, lambda: kernel(*args), values), Candidate(PACKING, packing, values)]
+
+
+def _torch(kind: str, x: Any, w: Any, y: Any, s: int, p: int) -> list[Candidate]:
+    torch = optional("torch")
+    torch.set_num_threads(1)
+    found = []
+    for name, layout in ((LAST, torch.channels_last), (FIRST, torch.contiguous_format)):
+        tx, tw, ty = (torch.from_numpy(a).contiguous(memory_format=layout) for a in (x, w, y))
+        found.append(Candidate(name, _torch_call(torch, kind, tx, tw, ty, ([s, s], [p, p], [1, 1], False, [0, 0], 1)), lambda out: [out.numpy()]))
+    return found
+
+
+def _torch_call(torch: Any, kind: str, x: Any, w: Any, y: Any, args: tuple[Any, ...]) -> Callable[[], Any]:
+    if kind == "forward":
+        return lambda: torch.ops.aten.convolution(x, w, None, *args)
+    if kind == "input_grad":
+        return lambda: torch.ops.aten.convolution_backward(y, x, w, None, *args, [True, False, False])[0]
+    return lambda: torch.ops.aten.convolution_backward(y, x, w, None, *args, [False, True, False])[1]
