@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from lowering_harness import AgCall, Program
 
 import aotgrad as ag
+from aotgrad.codegen.work import many_rounds
 from aotgrad.ir import dims, interp, ops, tensor_type
 from aotgrad.ir.builder import build
 from aotgrad.ir.transforms.cleanup import standard
@@ -141,3 +144,62 @@ def test_control_c_ends_one_long_call(name: str) -> None:
         compiled(x, n)
         assert stopped < 0.7 * (time.perf_counter() - started)
 
+
+
+LONG = {
+    "broadcast": "np.sum(np.sin(np.broadcast_to(x, (2**40,))))", "plain sum": "np.sum(np.broadcast_to(x, (2**38,)))", "argmax": "np.argmax(np.broadcast_to(x, (2**38,)))",
+    "arange": "np.sum(ag.arange(2**38, dtype=ag.float64) * x[0])", "truth": "np.any(np.broadcast_to(x, (2**40,)) > 2)",
+    "variance": "np.var(np.broadcast_to(x, (2**36,)))",
+    "rows": "np.sum(np.broadcast_to(x, (2**20, 2**20)), axis=1)[:3]", "triples": "np.sum(np.sin(y[:, None, None] * y[None, :, None] + y[None, None, :]))",
+}
+INTERRUPTED = """
+import signal, sys, threading, time
+import numpy as np, aotgrad as ag
+class Stop(Exception): pass
+def stop(*_): raise Stop
+signal.signal(signal.SIGALRM, stop)
+x, y = np.ones(1), np.ones(8000)
+f = ag.compile(lambda x, y: {body} + 0.0 * y[0])
+ticks = []
+def other():
+    while True: ticks.append(0); time.sleep(0.005)
+try:
+    f.lower(x, y)
+    threading.Thread(target=other, daemon=True).start()
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    f(x, y)
+except Stop:
+    print("stopped", len(ticks) > 10)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="timers as Linux has them")
+@pytest.mark.parametrize("name", LONG)
+def test_calls_over_little_data_and_many_rounds_obey_signals(name: str) -> None:
+    program = INTERRUPTED.format(body=LONG[name])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "stopped True\n", done.stderr
+
+
+def test_only_calls_that_can_be_long_look_for_signals() -> None:
+    x, y, A = np.ones(3), np.ones(4), np.ones((3, 3))
+
+    def asks(f: Any, *args: Any) -> bool:
+        c = ag.compile(f)
+        c(*args)
+        return bool(c.instances()[0].poll)
+
+    for short in (lambda x: x * 2.0, lambda x: np.sum(np.exp(x)), lambda x: np.sum((x[:, None] - x[None, :]) ** 2), np.cumsum, lambda x: x[::2] + x[1]):
+        assert not asks(short, x)
+    assert not asks(lambda a, b: a @ b, A, A) and not asks(lambda a: np.sum(np.sum(a, axis=1) ** 2), A) and not asks(lambda a, b: np.outer(a, b), x, y)
+    for f in (lambda x: np.sum(x[:, None, None] * x[None, :, None] * x), lambda x: np.sum(np.broadcast_to(x[0], (2**31,))), lambda x: np.sum(ag.arange(2**31) * x[0])):
+        assert many_rounds(standard(ag.compile(f).trace(x)))  # it is not called
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="timers as Linux has them")
+@pytest.mark.parametrize("given", ["np.ones(1)", "[1.0]"])
+def test_built_functions_obey_signals_too(given: str, tmp_path: Any) -> None:
+    ag.aot.build(lambda x: np.sum(np.sin(np.broadcast_to(x, (2**40,)))), ["x: f64[1]"], name="lasting", out=tmp_path, emit=("so",))
+    program = INTERRUPTED.format(body="x[0]").replace("f.lower(x, y)", "pass").replace("f(x, y)", f"ag.load({str(tmp_path / 'liblasting.so')!r}).lasting({given})")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("stopped"), done.stderr

@@ -402,7 +402,7 @@ def failed(inst, code, block, retry):
 
 @noinline
 def work(inst, scratch):
-    """Bytes of all array arguments and results."""
+    """Bytes of all array arguments and results. An empty dim counts as one of size 1: beside it a size can be anything, and loops run over that."""
     total = 0
     syms = scratch + i64[inst + INSTANCE.off_syms]
     spec = i64[inst + INSTANCE.args]
@@ -416,7 +416,7 @@ def work(inst, scratch):
                 w = i64[want]
                 if w < 0:
                     w = i64[syms + ((~w) >> 1) * 8]
-                size = size * w
+                size = size * (w | (w == 0))
                 want += 8
             total += size
         spec += ARG_SIZE
@@ -429,7 +429,8 @@ def work(inst, scratch):
         last = want + i64[out + OUT.nd] * 8
         size = i64[out + OUT.itemsize]
         while want != last:
-            size = size * i64[want]
+            w = i64[want]
+            size = size * (w | (w == 0))
             want += 8
         total += size
         out += OUT_SIZE

@@ -29,6 +29,7 @@ from .emit import gemm_dtypes, module
 from .kernel_types import INDEX
 from .lower import Lowered, lower
 from .target import Target
+from .work import many_rounds
 
 __all__ = ["CFunction", "Guard", "Objects", "Param", "build_objects", "describe"]
 
@@ -160,7 +161,7 @@ def describe(name: str, functions: Sequence[CFunction], target: Target, *, versi
         found.append({
             "name": f.name, "kind": f.kind, "doc": f.doc, "inputs": [_array(p) for p in f.inputs], "outputs": [_array(p) for p in f.outputs], "sizes": list(f.symbols),
             "bind": [_binding(f, s) for s in f.symbols], "guards": [[_size(g.left), _size(g.right), g.why] for g in f.guards],
-            "locations": [os.path.basename(line) for line in lines],
+            "locations": [os.path.basename(line) for line in lines], "long": many_rounds(f.func),
         })
     machine = {"triple": target.triple, "cpu": target.cpu, "features": target.features, "needs": list(target.cpu_flags)}
     return {"format": FORMAT, "aotgrad": version, "name": name, "target": machine, "functions": found}

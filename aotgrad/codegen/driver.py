@@ -20,6 +20,7 @@ from .emit import gemm_dtypes, module
 from .lower import Lowered, lower
 from .options import Options
 from .target import Target
+from .work import many_rounds
 
 __all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_object", "texts"]
 
@@ -74,7 +75,9 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
     >>> compile_func(f, "f", Target.native()).meta["kernels"][0]["loops"]
     1
     """
-    return compile_lowered(_lowered(func, name, target, options or Options()), target)
+    made = compile_lowered(_lowered(func, name, target, options or Options()), target)
+    made.meta["long"] = many_rounds(func)
+    return made
 
 
 def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:

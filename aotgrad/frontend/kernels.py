@@ -131,11 +131,10 @@ class Kernel:
                 for t in self.func.out_types]
         needs_shapes = any(d is None for o in outs for d in o.dims)
         extra = sum(isinstance(d, Sym) and d.index >= len(symbols) for a in args for d in a.dims)
-        long = any(k.get("kind") == "scan" for k in self.meta.get("kernels", ()))  # little data, but any number of rounds: Ctrl-C must get through
         shared = pool.context() if self.meta.get("threads", 1) > 1 else 0
         return Instance(
             self.library.address(self.name), args, outs, len(symbols) + extra, self.library.address(f"{self.name}_shapes") if needs_shapes else 0,
-            self.library.address(f"{self.name}_workspace"), ctx=shared, on_error=on_error, poll=long, keepalive=self.library, npos=npos)
+            self.library.address(f"{self.name}_workspace"), ctx=shared, on_error=on_error, poll=self.meta["long"], keepalive=self.library, npos=npos)
 
     def failed(self, code: int, info: tuple[int, int, int, int]) -> Any:
         """What an error code means where the caller does not say it better."""

@@ -69,6 +69,7 @@ class Signature:
     bind: tuple[tuple[int, int, int, int] | None, ...]
     guards: tuple[tuple[int | str, int | str, str], ...]
     locations: tuple[str, ...]
+    long: bool = False  # a call with little data may last
 
     def __str__(self) -> str:
         ins = ", ".join(f"{a.name}: {a}" for a in self.inputs)
@@ -92,7 +93,7 @@ def _signature(d: Mapping[str, Any]) -> Signature:
     bind = tuple(None if b is None else (b[0], b[1], b[2], b[3]) for b in d["bind"])
     guards = tuple((a, b, why) for a, b, why in d["guards"])
     inputs, outputs = (tuple(map(_array, d[k])) for k in ("inputs", "outputs"))
-    return Signature(d["name"], d["kind"], d["doc"], inputs, outputs, tuple(d["sizes"]), bind, guards, tuple(d["locations"]))
+    return Signature(d["name"], d["kind"], d["doc"], inputs, outputs, tuple(d["sizes"]), bind, guards, tuple(d["locations"]), d.get("long", False))
 
 
 def read_description(data: bytes, name: str, *, any_machine: bool = True) -> tuple[str, dict[str, Any]]:
@@ -166,7 +167,7 @@ class _Function:
         self.signature, self.library, self.ctx = signature, library, ctx
         self.kernel, self.workspace, self.shapes = addresses
         outs = [OutSpec(a.dtype, (None,) * len(a.shape), a.order, not a.shape) for a in signature.outputs]
-        self.instance = Instance(self.kernel, (), (), workspace=self.workspace, ctx=ctx, keepalive=library)
+        self.instance = Instance(self.kernel, (), (), workspace=self.workspace, ctx=ctx, release_bytes=0, keepalive=library)
         self.results = Instance(self.kernel, (), outs, shapes=self.shapes, keepalive=library)
         self.python = inspect.Signature([inspect.Parameter(a.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str(a)) for a in signature.inputs])
 
@@ -226,7 +227,8 @@ class _Function:
         made = []
         for chosen in kinds if kinds[0] != kinds[1] else kinds[:1]:
             specs = [ArgSpec(k, a.dtype, tuple(index[d] if isinstance(d, str) else d for d in a.shape), a.order, i) for i, (k, a) in enumerate(zip(chosen, s.inputs))]
-            made.append(Instance(self.kernel, specs, outs, len(s.sizes), shapes, self.workspace, ctx=self.ctx, on_error=self.failed, keepalive=self.library))
+            made.append(Instance(self.kernel, specs, outs, len(s.sizes), shapes, self.workspace, ctx=self.ctx, on_error=self.failed,
+                                 poll=s.long, keepalive=self.library))
         return made
 
 

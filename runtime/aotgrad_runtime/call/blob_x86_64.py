@@ -7,12 +7,12 @@ LLVMLITE: Final = "0.50.0"
 TABLE_OFFSET: Final = 8192
 ENTRIES: Final = {
     "vectorcall": 0,
-    "poll": 3888,
-    "prebound": 4192,
-    "descr_get": 4432,
-    "traverse": 4480,
-    "clear": 4576,
-    "dealloc": 4656,
+    "poll": 3904,
+    "prebound": 4208,
+    "descr_get": 4448,
+    "traverse": 4496,
+    "clear": 4592,
+    "dealloc": 4672,
 }
 CODE: Final = base64.b85decode(
     "RY-~DL03UmK~+IiQ%HgAhyVZpNQuiyiPlMp|44<&4}}#5002pgM?gu5<4A+R4@iUH@JT7dOo`l0i*G1Rh3yZ7vIPJDNVxz1|NsC0|9?y&@JNYu$V`b{&`610uuO?{m`sU%ph$^DkV!d35D$fo0{{R_"
@@ -26,7 +26,7 @@ CODE: Final = base64.b85decode(
     "g}@JmGynhpF~CfVeW*x_eZc8C|Ns9@jeH~!xB&nF0O=$D|Nl&jZMaE;y~qFn000k#>Hz=%NQ+&tOpA4xOpAS>O^a;+O@-}9i$#zRg;@Om|LNcX002pgy_f(1089bjNsG0(0000?0p9=6Op9I6OgZBZ"
     "grNNY{|_GkOo?Tv>nUa~4<Cd800000NQ*-_Oaa(Qi3dr8#t2D+#|TJ+!$?dy;}3*x{Qv(*gL^Olb=pjeV-QG#dl&$87)gtTxBvhEOaa(P14BSbgMB~%bZ|+D#7KjCAOH`Avj6}9NXJFM00000Op7Z_"
     "iSPdva2o&sNQ+YlNQ3MU4_Cks5d<Vii#<Xc002yh?o5f{Op8UpMKQ_$6*n6I07!$x5J-i<4}>WJ002pe21tuQ5KN0*&`gVMxJ-*>sOeGv|NlsfO9)88;R8s8$#jEBi<OuF002w@+DM7U>mz1nW@ctC"
-    "4<Cd800000NQpj4gTx3(gT@F*gTeR@gi-(h|4EBHBuIt-dE!X-*GP*z`s>+Ai<Q6t002w@+DM7tOo`@5iB-Vpumb=9={NuX|4fPRNR72n|Ns9;iQ4FS2LJ#_iNop8`~Uw;iSJB_-sm<1002yjUC>B{"
+    "4<Cd800000NQpj4gTx3(gT@F*gTeR@gi-(h|4EBHBuIt-dE!X-*GP*z`s>+Ai<Q6t002w@+DM7tOo`@5iB-Vpumb=9={NuX|4fPRNR72n|Ns9;iQ4Fi2LJ#_iNop8`~Uw;iSJB_-sm<1002yjUC>B{"
     "+Yf}(`~Uw*i&Zd8iSJB_-srjm002yh??{Q>NR5?H|NsB!7zF?T>kCYY?@Wo_=nDh@08EQr&`672u<7CZ|Nl&h?@Wo_=;Hza08EQr&`67Q$m#z5|Nl&h|4fPUNQv3#XaE2JNR4IKTR~hwT|r(!UtPmY"
     "i+#9EiT_NCb<j+S_DG4^=tBbl07-+t$N&HU0Cgxa!0XLOgL@DF4}{?P|Nl&h|4fPUNQv1<jb+$dL0myyL0&;$UF#7{iT_NA_UL8;008UD4<A4PNQ-|kNQM7&97u~t2=;)f00008bPq_2KsZQ?1UN{A"
     "z;put;7~}51p^uY07#2CNQ*UL8UO(Q726pA05QN>!)9h?W@ctC4<Cd800000NQ*~ENQKgLQAmqVKuE#j14xU0AWVx!C^7aAA4C8ENr}NsixEkS1Ug8A_yIu=mBUXt3<5z9mBK|J+C>kx(o6}~Ne{2V"
@@ -40,19 +40,19 @@ CODE: Final = base64.b85decode(
     "b>2yfeK<%1JS0hrbpSEa{}s9w002md!bLImNQJ;b50u78h0=8q>l<bdA4C8ENsAODNQKgL3`mLJNQv(M6{{5h07*ITb)ij#_H-{uiQoSfh!p?;>mo>t9ZwYi07!}7{}pZ(008R}Oo{hNi&ij5i!>zY"
     "r2hZ^G22Lq*hquK2wOp1L0v&!L0?_NRY6xlRzX!kR8vq%iPlMp^+}2R{}px>002mZzz>Dy0000?i#;wC006%N0000%|JO)`zz>AZ0000;iNj2ZBqYBC0000%|JO;0#7K)R6cqpfOo{LR)lG%u4}_io"
     "002mZzz>9#0000?i#_fX002cX?MR8=G4@D_!a@Jnz5xIL07!}7Oo`$_|JO-_#vo>9W@ctC4<Cd800000NsB)J)kuZFbXH7>=S+$2NQuHh|JO<X#Yuz42uXwe1a;j=iv%P{i@1OQ002md-v1S$6aWB8"
-    "iN;KeJ#Q2M07!}7LI2lGiSSH2H8&Ih0CgBhiN`_z*SG-y008R?NQvM76-N{R05QNwgTx41L0myyL0&;$UBhM%A4C8EQ%H+X7)Xm(AV@jUb#yVnNQ+M>NQ+l6>kVcPA4C8EOaaJ9gTY8hIni`fNP~G8"
-    "0CXKpi-))X002n=@Js_iK<g1^W@ctC4<Cd800000Op8GfOp8$nOp8e<Nx|X+O@-2QyJluC4<Cd800000O%JaKNrS)$NrS@pb@J<=Tf<C?hnN5W07(JxF~I8+OaaJ9fx(CX002li(GP@e|Ns9;gLw!5"
-    "b?HotQ6Ndd;sZ>JNk~nF(sb2Ki&;499cE@`W@ctC4<Cd800000Ob@TiNrS@(NrS@pbh1f{8%TxQdFn{_(@2Bk{z;1*nCsnUW@ctC4<Cd800000RY-~DL03UmK~z&oiPuSq_DG5QNQ*~ENQJ<3K1qvy"
-    "2>;MYiNsBX<bF9xf&2hK004J2NQvM{gTzlsgXHi?iNQ=M;Yf+hN%!1L0pLi3z&}WX;J`&O<m+cli(^nth2($7MKR>-T`|B&hl7X!002mZz;qByIbisGLP(2v@c$J-69527jl3j)000306)O_}07!+v"
-    "bQnm9!AOI^e@KJiz)Xo?_(+LJ@JWfpbrAm*$PxemxC8(I0P9aliNr~XMi5AgLugD1_;eLWiQi0#_DqTT=tBSi08NGDbr0(*Oo{jZQwT_yO@-ui9ZZL#hyVZpO@-ui5lM@DB=AUy!~Ye%5&!^5iP%Vu"
-    "W#C&uTtQwzUtPlwA4C8EL03UmQ%HmCU`dJBNs0DIiTg;4M_3P6zz-<|Bo8S>BoIi)L?j>p0000;g}`(!NR3P+2uO<%NQo3ANQ+PiNQn_hi%1YiiA*FANQ+1qNQq1&7)XmiAV`TsBp^tGJR|^h3rLLx"
-    "qyPW_NQnd_NXJAZC;$Ke0RI&k5&!^5i9{qYNXJAZH~;_u07#2HL=pf1NR4zPQ2!M%5&!^5X+$JY0Lq#>NQ+D)SV#fLNCf~bF#$-4L?l2+i$icoi9{qwNQvM{iAESrh5vL5{}r+k002mdL?k#&iTD3g"
-    "2#Lc;i+m(FNQM7&2LBbE5dZ*4W6MZ`d?Y9UxCH<J07wr+!AOI|U|T_6L0`j=Q%Hk<C;)XfNQwLZ6?YK;07yGSFm)qHi#@6l002mhb5Q>km=OQ~NNICW0Lq#>NCR_NNIP>teG4(bTf?{k00016!$^tW"
-    "Tk8c6A4C8ERY6xlR#Q+(iS|f|`$&sNFieYoI7o{PWDx)WNQ((bIl*)VO@;q;Qb;+$bv#Xl|8xmViU0o<^bi05{}s*<004=_O@;q;2S|f^NC0$w{}s{@002mdLpX))bR9^?Lnr|N006K7>k~+Wdq@Cu"
-    "3jY<c5C8y3i9<Lsz(fzW_(+RA@DKn1NR4w){}tX4002m7Lr?(9nmb4XLs&?O!AvRfNWtL*NP+nQEinPQ04*^ANDocXNCCn~iBmvKiTFr^#0XnKUO``7!-eg2jq9jpW@ctC4<Cd800000NYUa*g~<<<"
-    "z(|GCb#+rngX}<rz;$p)i(e>6h1+y`4_CksDMTb74=F?>Fi49>NJxnUBuI-#P)LbHBnU{yL?jRZ0000;i$hpQi9{qANQ+Z=NQ*;YND0t&P)LdA|5FG^m`H`dbyG--9WM_607!}7{}oOT002md*hquK"
-    "KwHDG0qciIiv_9=002mfI7o{%7!Uve>q|(B1)mQ907#2CNQ*W74*&q`I7o@+NQvL*===ZwNQJ<3tw@RDNQvJ_iN@%)`Tze&iNi>P_yKjMNQ(t!4*&p2i#SM&HPa6O0RI&|4*&o$+v|&vNQL%v4@f&T"
-    "qz(W8bO!$=Y!3hcQ%H&X{}s9p002md*jvM9W@ctC4<Cd800000L03UmQ%Q-|NQv`FiT_B8e+Wp0|8xmViT3}~g}`+(NsE6NNQM7&2~3Ih|I>xQbs$NLe=tae|8xmViT3}~g}`+VNsE6tNQM7&4NQsl"
-    "|I<jATR~nyU&ArL>-J`lQ%H&XNXJJg00000NQ1{1=o<h407#8{Fz6Bh002mX!#GHZ-{=Ma001$-Tf=6MNQwAJi$6%m0000007!-ZbO!$=2o3-M!w(;T00000K~_^xNs0bQi(d%;6_*YG07-*>AOLg;"
-    "Oo{jZ6_*YG07=J2C;$Ke07;F080fD5|NlvielX~z|Ns9<jea=jod5s-Oo{jZ6=Mzn07!}7{}rkY001$-NQ1-(TR~pK"
+    "iN;KeJ#Q2M07!}7LI2lGiSSH2H8&Ih0CgBhiN`_z*SG-y008R?NQvM76-N{R05QNwgTx41L0myyL0&;$UBhM%A4C8EK~_^pi%%Fxi&r2>InfV=egFUfF~CTRPbf%>S1{`bOaaJ9gTY8hIni`tNP~G8"
+    "0CXKpi-))X002n=@Js_iK<g1^W@ctC4<Cd800000Op8GfOp8$nOp8e<Nx|X+O@-2QyJluC4<Cd800000O^X;Y+f9Yr50t}93ENB$uggh;zz9i$!uWOM>yleRUc*d_hnN5W07(JxF~I8+OaaJ9fx(CX"
+    "002li(GP@U|Ns9;gLw!5b?HotQ6Ndd;sZ>JNk~nF(sb2Ki&;49DrRP8W@ctC4<Cd800000MKShBh1)?7l*UO3-c1j$&PjvA2uXv&_;jU7iyKIV+j-qc_tQv&<NisD9GL6SRY-~DL03UmK~z&oiPuSq"
+    "_DG5QNQ*~ENQJ<3K1qvy2>;MYiNsBX<bF9xf&2hK004J2NQvM{gTzlsgXHi?iNQ=M;Yf+hN%!1L0pLi3z&}WX;J`&O<m+cli(^nth2($7MKR>-T`|B&hl7X!002mZz;qByIbisGLP(2v@c$Jt69527"
+    "jl3j)000306&n)(07!+vbQnm9!AOI^e@KJiz)Xo?_(+LJ@JWfpbrAm*xDo&WxC8(I0P9aliNr~XMi5AgLugD1_;eLWiQi0#_DqTT=tBSi08NGDbr0(*Oo{jZQwT_yO@-ui9ZZL#hyVZpO@-ui5lM@D"
+    "B=AUy!~Yen5&!^5iP%VuW#C&uTtQwzUtPlwA4C8EL03UmQ%HmCU`dJBNs0DIiTg;4M_3P6zz-<|Bo8S>BoIi)L?j>p0000;g}`(!NR3P+2uO<%NQo3ANQ+PiNQn_hi%1YiiA*FANQ+1qNQq1&7)Xmi"
+    "AV`TsBp^tGJR|^h3rLLxqyPW_NQnd_NXJAZC;$Ke0RI&U5&!^5i9{qYNXJAZH~;_u07#2HG!g&+NR4zPQ2!Mn5&!^5X+$JY0Lq#>NQ+D)SV#fLNCf~bF#$-4L?l2+i$icoi9{qwNQvM{iAESrh5vL5"
+    "{}rMU002mdL?k#&iTD3g2#Lc;i+m(FNQM7&2LBa}5dZ*4W6MZ`d?Y9UxCH<J07wr+!AOI|U|T_6L0`j=Q%Hk<C;)XfNQwLZ6=x9u07yGSFm)qHi#?hV002mhb5Q>kh!Fq)NNICW0Lq#>NCR_NNIP>t"
+    "eG4(bTf?{k00016!$^tWTk8c6A4C8ERY6xlR#Q+(iS|f|`$&sNFieYoI7o{PR1p9GNQ((bIl*)VO@;q;Qb;+$bv#Xl|8xmViU0o<<PZP={}sLv004=_O@;q;2S|f^NC0$w{}sXz002mdLpX))bR9^?"
+    "Lnr|N006K7>k~+Wdq@Cu3jY<M5C8y3i9<Lsz(fzW_(+RA;1B=+NR4w){}s*<002m7Lr?(9nmb4XLs&?O!AvRfNWtL*NP+nQEinPQ04*^ANDocXNCCn~iBmvKiTFr^#0XnKUO``7!-eg2jq9jpW@ctC"
+    "4<Cd800000NYUa*g~<<<z(|GCb#+rngX}<rz;$p)i(e>6h1+y`4_CksDMTb74=F?>Fi49>NJxnUBuI-#P)LbHBnU{yL?jRZ0000;i$hpQi9{qANQ+Z=NQ*;YND0t&P)LdA|5FG^m`H`dbyG--9Ul(>"
+    "07!}7{}nzD002md*hquKKwHDG0qciIiv^kw002mfI7o{%2oL}O>q|(B1&<E^07#2CNQ*V?4*&q`I7o@+NQvL*===ZwNQJ<3tw@RDNQvJ_iN@%q`Tze&iNi>P_yKjMNQ(tk4*&p2i#SM&HNy`80RI&&"
+    "4*&o$+v|&vNQL%v4@f&Tlnwv@bO!$=Tn_*MQ%H&X{}rkZ002md*jvM9W@ctC4<Cd800000L03UmQ%Q-|NQv`FiT_B8e+Wp0|8xmViT3}~g}`+(NsE6NNQM7&2~3Ih|I>xQbs$NLe=tae|8xmViT3}~"
+    "g}`+VNsE6tNQM7&4NQsl|I<jATR~nyU&ArL>-J`lQ%H&XNXJJg00000NQ1{1=o<h407#8{Fz6Bh002mX!#GHZ-{=Ma001$-Tf=6MNQwAJi$6%m0000007!-ZbO!$=_zeI6!w(;T00000K~_^xNs0bQ"
+    "i(d%;6^9N007-*>AOLg;Oo{jZ6^9N007=J2C;$Ke07;F080fD5|NlvielX~z|Ns9<jea=jod5s-Oo{jZ6;loX07!}7{}q}I001$-NQ1-(TR~pK"
 )

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -245,7 +246,7 @@ def _check_overlap(inputs: Sequence[Any], outs: Sequence[np.ndarray[Any, Any]]) 
 def _machine_prebound(loaded: Machine, instance: Instance, ptrs: Sequence[int], syms: Sequence[int], keep: tuple[list[Any], list[Any]]) -> Callable[[], Any]:
     packed = loaded.pack(instance)
     if packed.word("release") > 1:
-        nbytes = sum(a.nbytes for arrays in keep for a in arrays)
+        nbytes = sum(a.itemsize * math.prod(n or 1 for n in a.shape) for arrays in keep for a in arrays)  # as the trampoline counts
         packed.set_word("release", int(nbytes >= packed.word("release")))
     pointers = (ctypes.c_int64 * max(len(ptrs), 1))(*ptrs)
     sizes = (ctypes.c_int64 * max(len(syms), 1))(*syms)
