@@ -185,6 +185,32 @@ def test_products(name: str, dtype: str, static: bool, monkeypatch: pytest.Monke
                 assert same(got, want), (sizes, guard)
 
 
+@pytest.mark.usefixtures("eager_sharing")
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
+@pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin"])
+def test_full_reductions(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(b: Any, x: Any, w: Any) -> Any:
+        whole = getattr(b, name)(x, dims=(0, 1))
+        return whole, getattr(b, name)(b.mul(x, b.broadcast(w, dims=(1,), shape=x.type.shape)), dims=(0, 1)), b.add(x, x)
+
+    flat = build("g", [tensor_type(["n"], dtype)], lambda b, x: (getattr(b, name)(x, dims=(0,)), b.neg(x)))
+    func = build("f", [tensor_type(["n", "m"], dtype), tensor_type(["m"], dtype)], make)
+    programs = []
+    for threads in (1, 3):
+        monkeypatch.setattr(Program, "threads", threads)
+        programs.append((threads, Program(flat), Program(func)))
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 31, 33, 511, 512, 513, 1024, 1025, 2048, 4101, 140_003, 270_001):
+        m = 7 if n < 5000 else 1
+        args = [(rng.normal(size=shape) * (1 if name != "prod" else 1e-3) + 1).astype(dtype) for shape in ((n,), (n, m), (m,))]
+        args[0][n // 2:n // 2 + 1] = -0.0
+        got = []
+        for threads, one, two in programs:
+            monkeypatch.setattr(Program, "threads", threads)
+            got.append((*one(args[0], guard=True), *two(*args[1:], guard=False)))
+        assert same(*got), n
+
+
 def alone_result(program: Program, arrays: Any) -> Any:
     shared, Program.threads = Program.threads, 1
     try:

@@ -483,7 +483,7 @@ class NestEmitter(Sums):
         fresh = {i: self._identities(ph.reds[i], lanes) for i in accs}
         summed = any(ph.reds[i].combine in ("add", "mul") and ph.reds[i].dtype.kind == "f" for i in accs)
         if not summed:
-            if self._alone(ph) and (done := self._shared_sums(ph, high, lanes, fresh, lambda a, b: self._span(ph, a, b, lanes, fresh))) is not None:
+            if self._alone(ph) and (done := self._shared_sums(ph, high, lanes, fresh)) is not None:
                 return done
             return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh, self.long or self._alone(ph)), lanes)
         return self._blocks(ph, low, high, lanes, accs, fresh, BLOCK * BLOCK)

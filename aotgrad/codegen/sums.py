@@ -1,15 +1,15 @@
 """The order of sums, and the blocks that let several threads keep it. Bounds of blocks depend on sizes alone.
 
 Over a contiguous run vector i goes to chain i mod 4 of a block of 128 vectors; the chains of 128 blocks are added block by block, those of such groups group by
-group, then as ((0+1)+(2+3)), then lanes by halves. Over rows, blocks of rows start anew and are added one after the other: 128 rows, or fewer long ones. A group,
-or a block of rows, is what a thread takes at a time; what it leaves in memory is joined in order.
+group, then as ((0+1)+(2+3)), then lanes by halves. Over rows, blocks of rows start anew and are added one after the other: 128 rows, or fewer long ones. Threads
+take blocks; what those leave in memory is joined in that order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Final
 
 from ..ir import dims
 from ..ir.core import Value
@@ -77,33 +77,33 @@ class Sums:
         kb = self.kb
         if size < BLOCK:
             return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh), lanes)
+        if size > BLOCK and self._alone(ph) and (done := self._shared_sums(ph, high, lanes, fresh)) is not None:
+            return done
         if isinstance(low, int) and isinstance(high, int) and high - low <= size * lanes:
             return self._blocks(ph, low, high, lanes, accs, fresh, size // BLOCK)
         started = {i: a or fresh[i] for i, a in accs.items()}
-        if size > BLOCK and self._alone(ph):
-            done = self._shared_sums(ph, high, lanes, fresh, lambda a, b: self._blocks(ph, a, b, lanes, dict.fromkeys(accs), fresh, size // BLOCK))
-            if done is not None:
-                return done
         with kb.for_(low, high, size * lanes, init=flat(started), poll=1 if size > BLOCK and not self.blocked else 0) as lp:
             end = kb.min(high, kb.add(lp.iv, size * lanes))
             made = self._blocks(ph, lp.iv, end, lanes, dict.fromkeys(accs), fresh, size // BLOCK)
             kb.yield_(*flat(self._merge(ph, unflat(started, lp.args), {i: a for i, a in made.items() if a is not None}, lanes)))
         return dict(unflat(started, lp.results))
 
-    def _shared_sums(self, ph: Phase, high: Index, lanes: int, fresh: Chains, run: Callable[[Index, Index], Any]) -> Open | None:
-        """The only loop of the nest by groups of vectors on several threads: ``run(first, end)`` gives the chains of one. None where that cannot be, or does not pay."""
-        kb, loop, group = self.kb, ph.loops[0], BLOCK * BLOCK * lanes
+    def _shared_sums(self, ph: Phase, high: Index, lanes: int, fresh: Chains) -> Open | None:
+        """The only loop of the nest by blocks on several threads, joined as one thread does. None where that cannot be, or does not pay."""
+        kb, loop, block = self.kb, ph.loops[0], BLOCK * lanes
         summed = [ph.reds[i] for i in fresh]
-        if not may_share(self, loop, summed) or any(r.dtype.kind == "b" for r in summed) or (isinstance(high, int) and high <= group):
+        if not may_share(self, loop, summed) or any(r.dtype.kind == "b" for r in summed) or (isinstance(high, int) and high <= block):
             return None
-        count = kb.ceildiv(high, group)
-        parts = _Parts(self, ph, fresh, dims.floordiv(loop.size + (group - 1), group))
-        with kb.parallel(count, grain(self.cx, units(self.phases), group), self.cx.module.threads) as (a, b), kb.for_(a, b, poll=2) as lp:
-            first = kb.mul(lp.iv, group)
-            parts.put(lp.iv, run(first, kb.min(high, kb.add(first, group))))
-        with kb.for_(0, count, init=flat(fresh)) as lp:
-            kb.yield_(*flat(self._merge(ph, unflat(fresh, lp.args), parts.get(lp.iv), lanes)))
-        return dict(unflat(fresh, lp.results))
+        count = kb.ceildiv(high, block)
+        parts = _Parts(self, ph, fresh, dims.floordiv(loop.size + (block - 1), block))
+        with kb.parallel(count, grain(self.cx, units(self.phases), block), self.cx.module.threads) as (a, b), kb.for_(a, b, poll=BLOCK) as lp:
+            first = kb.mul(lp.iv, block)
+            parts.put(lp.iv, dict(self._span(ph, first, kb.min(high, kb.add(first, block)), lanes, fresh)))
+        with kb.for_(0, count, BLOCK, init=flat(fresh)) as groups:
+            with kb.for_(groups.iv, kb.min(count, kb.add(groups.iv, BLOCK)), init=flat(fresh)) as lp:
+                kb.yield_(*flat(self._merge(ph, unflat(fresh, lp.args), parts.get(lp.iv), lanes)))
+            kb.yield_(*flat(self._merge(ph, unflat(fresh, groups.args), unflat_all(fresh, lp.results), lanes)))
+        return dict(unflat(fresh, groups.results))
 
     def _merge(self, ph: Phase, old: Open, new: Chains, lanes: int) -> Open:
         k = self.kb.scalars(lanes)
