@@ -64,7 +64,7 @@ from .frontend.factories import (
     zeros,
     zeros_like,
 )
-from .frontend.host import host_call
+from .frontend.host import debug_print, host_call
 from .frontend.jacobians import hessian, jacfwd, jacobian, jacrev
 from .frontend.methods import stop_gradient
 from .frontend.transforms import grad, hvp, jvp, linearize, value_and_grad, vjp
@@ -83,7 +83,7 @@ __all__ = [
     "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "channels_last_3d", "compile", "complex128", "complex64",
     "cond", "contiguous_format", "custom_jvp",
     "custom_vjp",
-    "default_generator", "empty",
+    "debug_print", "default_generator", "empty",
     "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad",
     "hessian", "host_call", "hvp",
     "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev", "jvp", "linearize",

@@ -249,8 +249,8 @@ def _without_python(func: Func) -> Func:
     """The program, which must not call Python."""
     for op in walk(func.body):
         if op.name == "host_call":
-            raise AotgradNotImplementedError(f"{op.loc}: a hook (or host_call) runs Python, which a library does not have; take it away for ahead-of-time builds, or say "
-                                             "the same with ag.custom_vjp")
+            raise AotgradNotImplementedError(f"{op.loc}: a hook (or host_call, or debug_print) runs Python, which a library does not have; take it away for "
+                                             "ahead-of-time builds, or say the same with ag.custom_vjp")
     return func
 
 

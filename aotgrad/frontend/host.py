@@ -10,7 +10,7 @@ import numpy as np
 
 from aotgrad.ir import Block, Builder, Func, TensorType
 from aotgrad.ir.host import HostFunction
-from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.arrays import DTYPES, decode, native
 from aotgrad_runtime.dtypes import as_dtype
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
@@ -21,7 +21,7 @@ from .rules import flavour
 from .subtrace import as_value, builder_of, traced_class
 from .trace import Traced, current, plain_size, unrecorded, user_loc
 
-__all__ = ["host_call"]
+__all__ = ["debug_print", "host_call"]
 
 F = Callable[..., Any]
 
@@ -31,7 +31,8 @@ def host_call(f: F, types: Any, jvp: F | None = None, vjp: F | None = None) -> F
 
     ``types`` says what ``f`` returns: one result or a list of them, each ``(shape, dtype)`` or anything with ``shape`` and ``dtype``; or a function that gives this from
     the arguments. ``jvp(primals, tangents)`` gives the tangents of the results (a list), ``vjp(primals, cotangents)`` the cotangents of the arguments of a float dtype;
-    a derivative that is asked for and was not given is an ``AotgradNotImplementedError``. A call whose results nobody uses is dropped.
+    a derivative that is asked for and was not given is an ``AotgradNotImplementedError``. A call runs as often as the program calls it, also where nobody uses its
+    results; in the body of a loop or branch that is differentiated it may run once more for the backward pass.
 
     >>> import numpy as np, aotgrad as ag
     >>> cube = ag.host_call(lambda x: x ** 3, lambda x: x, vjp=lambda xs, cts: [3 * xs[0] ** 2 * cts[0]])
@@ -51,6 +52,47 @@ def host_call(f: F, types: Any, jvp: F | None = None, vjp: F | None = None) -> F
         return tuple(outs) if many else outs[0]
 
     return functools.update_wrapper(run, f, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
+
+
+def debug_print(fmt: str, *args: Any, **kwargs: Any) -> None:
+    """Prints ``fmt.format(*args, **kwargs)`` with the numbers of arrays and traced values, each time the code around it runs: eagerly, compiled, differentiated, in
+    bodies of loops, and under ``vmap`` once per example. The compiled program is cut there, so take it away when done. Built libraries
+    cannot print: ``ag.aot.build`` refuses it.
+
+    >>> import aotgrad as ag
+    >>> @ag.compile
+    ... def f(x):
+    ...     ag.debug_print("x = {:.2f}, square = {y}", x, y=x * x)
+    ...     return x + 1.0
+    >>> f(2.0)
+    x = 2.00, square = 4.0
+    np.float64(3.0)
+    """
+    if not isinstance(fmt, str):
+        raise AotgradTypeError(f"{user_loc()}: debug_print: the first argument is a text such as 'x = {{}}', not {type(fmt).__name__}")
+    names, values = list(kwargs), [*args, *kwargs.values()]
+    places = [i for i, v in enumerate(values) if isinstance(v, Tensor) or hasattr(v, "symbols")]
+
+    def show(*arrays: Any) -> tuple[Any, ...]:
+        shown = list(values)
+        for i, x in zip(places, arrays):
+            shown[i] = x[()] if getattr(x, "ndim", 1) == 0 else x
+        print(fmt.format(*shown[:len(args)], **dict(zip(names, shown[len(args):]))))
+        return ()
+
+    trace = current()
+    if trace is None:
+        show(*[_array(values[i]) for i in places])
+        return
+    b = builder_of(trace)
+    given = [b.stop_gradient(b.refresh(as_value(values[i], trace))) for i in places]
+    b.emit("host_call", given, {"call": HostFunction(show, "debug_print"), "types": (), "effect": True})
+
+
+def _array(x: Any) -> Any:
+    while isinstance(x, eager.Dual):
+        x = x._primal
+    return decode(x._data) if isinstance(x, Tensor) else x
 
 
 def _is_type(t: Any) -> bool:
@@ -78,7 +120,7 @@ def _traced(call: HostFunction, args: Sequence[Any], types: list[TensorType]) ->
     if trace is None:
         raise AotgradTypeError(f"{user_loc()}: host_call: a traced value is used outside the call that made it")
     b, cls = builder_of(trace), traced_class(args)
-    found = b.emit("host_call", [b.refresh(as_value(x, trace)) for x in args], {"call": call, "types": tuple(types)})
+    found = b.emit("host_call", [b.refresh(as_value(x, trace)) for x in args], {"call": call, "types": tuple(types), "effect": True})
     return [cls._of(trace, unrecorded(b, v)) for v in found]
 
 

@@ -35,7 +35,8 @@ def attach(made: Any, state: Any) -> None:
 def _one_kernel(state: Any, variant: Variant, what: str) -> Variant:
     """The variant, where it does not call Python in the middle."""
     if split.needs_host(variant.func):
-        raise AotgradTypeError(f"{what}: {state.name} calls Python in the middle (a hook, or host_call), so it is not one kernel; f.explain(...) shows its parts")
+        raise AotgradTypeError(f"{what}: {state.name} calls Python in the middle (a hook, host_call or debug_print), so it is not one kernel; "
+                               "f.explain(...) shows its parts")
     return variant
 
 

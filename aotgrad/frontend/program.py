@@ -6,6 +6,7 @@ and again (``HOT`` times) gets one kernel for all of its ops; the numbers are th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ class Pullback:
 
 
 class Program:
-    """``func`` (all sizes static) ready to run on arrays."""
+    """``func`` ready to run on arrays; with open sizes it is interpreted."""
 
     __slots__ = ("_fused", "_jvps", "_plan", "_vjps", "backward", "calls", "edges", "func", "name", "recipes", "runner", "runs", "view")
 
@@ -66,6 +67,9 @@ class Program:
             return self.runner(*arrays)
         if self._fused is not None and (out := self._fused(*arrays)) is not None:
             return list(out) if type(out) is tuple else [out]
+        if self._plan is None and self.func.symbols():  # a loop that calls Python, in a compiled program
+            self.runner = functools.partial(interp.run, expand_func(_copy(self.func)))
+            return self.runner(*arrays)
         if self._plan is None:
             self._plan = _plan(standard(expand_func(_copy(self.func))))
         self.runs += 1

@@ -11,7 +11,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from .core import Block, Func, Op, walk
 
-__all__ = ["HostFunction", "LoopedFunction", "calls_host", "strip", "strip_func"]
+__all__ = ["HostFunction", "LoopedFunction", "acts", "calls_host", "strip", "strip_func"]
 
 
 class HostFunction:
@@ -94,6 +94,11 @@ def _moves(x: Any) -> bool:
 def calls_host(op: Op) -> bool:
     """Whether an op, or one in its regions, calls Python."""
     return op.name == "host_call" or any(inner.name == "host_call" for region in op.regions for inner in walk(region))
+
+
+def acts(op: Op) -> bool:
+    """Whether an op, or one in its regions, calls Python for what it does beside its results: it stays where nobody uses them, and is never merged with another."""
+    return op.name == "host_call" and op.attrs["effect"] or any(acts(inner) for region in op.regions for inner in region.ops)
 
 
 _MARKS = frozenset(("hook", "graft", "stop_gradient"))

@@ -101,9 +101,9 @@ class TensorMethods:
     def all(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Logical and over ``dims``."""
     def amax(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
-        """maximum over ``dims``; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
+        """maximum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
     def amin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
-        """minimum over ``dims``; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
+        """minimum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
     def any(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Logical or over ``dims``."""
     def arccos(self) -> Tensor:
@@ -391,13 +391,13 @@ class TensorMethods:
     def max(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """The maximum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned."""
     def maximum(self, other: Operand) -> Tensor:
-        """The larger of x and y; NaN wins; ties share the derivative evenly."""
+        """The larger of x and y, 0 above -0; NaN wins; ties share the derivative evenly."""
     def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Arithmetic mean over ``dims``."""
     def min(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """The minimum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned."""
     def minimum(self, other: Operand) -> Tensor:
-        """The smaller of x and y; NaN wins; ties share the derivative evenly."""
+        """The smaller of x and y, -0 below 0; NaN wins; ties share the derivative evenly."""
     def mm(self, other: Operand) -> Tensor:
         """Matrix times matrix."""
     def moveaxis(self, source: Any, destination: Any) -> Tensor:

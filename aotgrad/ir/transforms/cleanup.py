@@ -11,17 +11,18 @@ from aotgrad_runtime.records import record
 
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
+from ..host import acts
 from .rewrite import decompose_func, rebuild
 
 __all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block", "standard"]
 
 
 def dce_block(block: Block) -> Block:
-    """``block`` without ops whose results nobody uses (in place; regions too)."""
+    """``block`` without ops whose results nobody uses, other than calls of Python that do something (in place; regions too)."""
     live = set(block.outputs)
     kept: list[Op] = []
     for op in reversed(block.ops):
-        if any(r in live for r in op.results):
+        if any(r in live for r in op.results) or acts(op):
             if op.name == "scan":
                 op = _trim_scan(op, live)
             live.update(op.operands)

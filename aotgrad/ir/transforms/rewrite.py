@@ -10,6 +10,7 @@ import numpy as np
 from .. import dims, opdef
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
+from ..host import acts
 from ..types import TensorType
 
 __all__ = ["close_over", "copy_ops", "decompose_block", "decompose_func", "free_values", "inline", "key_part", "rebuild", "substitute_func", "substitute_here"]
@@ -82,7 +83,7 @@ class _Merging(Builder):
         self.seen: dict[Any, tuple[Value, ...]] = {}
 
     def append_copy(self, op: Op, operands: Sequence[Value]) -> tuple[Value, ...]:
-        if op.regions:
+        if op.regions or op.name == "host_call" and acts(op):
             return super().append_copy(op, operands)
         key = (op.name, tuple(map(id, operands)), tuple([(k, key_part(v)) for k, v in op.attrs.items()]) if op.attrs else ())
         found = self.seen.get(key)
