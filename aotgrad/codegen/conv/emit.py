@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..gemm.emit import Fn, Vec
+from ..gemm.emit import Fn, Val, Vec
 from ..target import Target
 from .choose import Plan, choose
 from .forward import RUN_PARAMS, sum_functions
@@ -60,7 +61,7 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
         return _weight_grad(spec, target, name)
     ep = Epilogue(spec.bias, spec.residual, spec.activation == "relu")
     sums = tap_sums(spec)
-    plans = [choose(ts, target) for ts in sums]
+    plans, pieces = _in_turn([choose(ts, target) for ts in sums])
     vec = Vec(spec.dtype, target.lanes(spec.dtype), target.fma)
     texts, offsets, at = [], [], 0
     lane, k, group = (weight_strides(spec)[0], 0, 0) if is_depthwise(spec) else _weight_steps(spec)
@@ -69,9 +70,10 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
         texts += pack_function(f"{name}_pack{i}", plan, _tap_numbers(spec, ts), lane, k, weight_strides(spec)[2], group)
         offsets.append(at)
         at += -(-plan.packed_bytes // 64) * 64
-    texts += _together(name, plans, offsets)
+    texts += _together(name, plans, pieces, offsets)
     declares = (*vec.declares(), _PREFETCH)
-    return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, sum(_units_of(p) for p in plans))
+    units = pieces * sum(p.sum.groups * p.blocks for p in plans) if pieces else sum(_units_of(p) for p in plans)
+    return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units)
 
 
 def _weight_grad(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
@@ -103,18 +105,31 @@ def _tap_numbers(spec: ConvSpec, ts: TapSum) -> list[int]:
     return [sum(t * s for t, s in zip(taps, steps)) for taps in itertools.product(*(a.taps for a in ts.axes))]
 
 
-def _together(name: str, plans: list[Plan], offsets: list[int]) -> list[str]:
-    """``name_run``: the units of all sums, one sum after the other; ``name_pack``: the weights of all."""
+def _in_turn(plans: list[Plan]) -> tuple[list[Plan], int]:
+    """The sums in pieces of rows of the same number, 0 where one sum goes after the other. Classes of positions write every second (third, ...) position of
+    the same rows: in turn, these are in the cache when the next class comes (1.16 of the speed where memory is the limit)."""
+    if len(plans) < 2 or any(p.blocks_outside for p in plans):
+        return plans, 0
+    pieces = max(p.units for p in plans)
+    return [replace(p, unit=max(1, -(-p.rows // pieces))) for p in plans], pieces
+
+
+def _together(name: str, plans: list[Plan], pieces: int, offsets: list[int]) -> list[str]:
+    """``name_run``: the units of all sums; ``name_pack``: the weights of all."""
     run = Fn(f"{name}_run", RUN_PARAMS, linkage="hidden", attrs="nounwind")
-    before = 0
-    for i, (plan, at) in enumerate(zip(plans, offsets)):
-        count = _units_of(plan)
-        low, high = run.sub("%low", run.mul("%batch", before)), run.sub("%high", run.mul("%batch", before))
-        total = run.mul("%batch", count)
-        low = run.select(run.cmp("sgt", low, 0), low, 0)
-        high = run.min(high, total)
-        run.raw(f"call void @{name}_run{i}(ptr %x, ptr {run.at('%w', at)}, ptr %y, ptr %bias, ptr %residual, i64 %batch, i64 {low}, i64 {high})")
-        before += count
+
+    def call(i: int, low: Val, high: Val) -> None:
+        w = run.at("%w", offsets[i])
+        run.raw(f"call void @{name}_run{i}(ptr %x, ptr {w}, ptr %y, ptr %bias, ptr %residual, i64 %batch, i64 {low}, i64 {high})")
+
+    if pieces:
+        _turns(run, plans, pieces, call)
+    else:
+        before = 0
+        for i, plan in enumerate(plans):
+            low, high = run.sub("%low", run.mul("%batch", before)), run.sub("%high", run.mul("%batch", before))
+            call(i, run.max(low, 0), run.min(high, run.mul("%batch", _units_of(plan))))
+            before += _units_of(plan)
     run.ret()
     run.end()
     pack = Fn(f"{name}_pack", PACK_PARAMS, linkage="hidden", attrs="nounwind")
@@ -123,3 +138,23 @@ def _together(name: str, plans: list[Plan], offsets: list[int]) -> list[str]:
     pack.ret()
     pack.end()
     return [run.text(), pack.text()]
+
+
+def _turns(f: Fn, plans: list[Plan], pieces: int, call: Callable[[int, Val, Val], None]) -> None:
+    """Units in the order (image, piece, sum, group and block)."""
+    blocks = [p.sum.groups * p.blocks for p in plans]
+    if not sum(blocks):
+        return
+
+    def unit(v: list[str]) -> list[Val]:
+        rest, which = f.udiv(v[0], sum(blocks)), f.op(f"urem i64 {v[0]}, {sum(blocks)}")
+        image, piece = f.udiv(rest, pieces), f.op(f"urem i64 {rest}, {pieces}")
+        before = 0
+        for i, (plan, count) in enumerate(zip(plans, blocks)):
+            inside = f.both(f.both(f.cmp("sge", which, before), f.cmp("slt", which, before + count)), f.cmp("slt", piece, plan.units))
+            at = f.add(f.mul(f.add(f.mul(image, plan.units), piece), count), f.sub(which, before))
+            f.when(inside, lambda i=i, at=at: call(i, at, f.add(at, 1)))  # type: ignore[misc]
+            before += count
+        return [f.add(v[0], 1)]
+
+    f.loop([("i64", "%low")], lambda v: f.cmp("slt", v[0], "%high"), unit)
