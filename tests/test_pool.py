@@ -18,6 +18,7 @@ from aotgrad.codegen.target import Target
 from aotgrad_runtime import pool_x86_64
 from aotgrad_runtime.loader import load_bytes
 from aotgrad_runtime.pool import MOST, Pool, cores, unusable
+from aotgrad_runtime.pool_layout import WORKER_SIZE, WORKERS
 
 pytestmark = pytest.mark.skipif(unusable() is not None, reason="no thread pool here")
 
@@ -150,18 +151,43 @@ def test_workers_sleep_and_wake(made, run) -> None:
         run(made, job, 4, 4)
         time.sleep(0.002)
     assert job.chunks(4) == [20] * 4
-    deadline = time.monotonic() + 20
-    while not all(asleep(made, k) for k in range(3)):
-        assert time.monotonic() < deadline, "workers must sleep when there is nothing to do"
-        time.sleep(0.01)
+    settle(made, 3)
     before = os.times()
     time.sleep(0.3)
     after = os.times()
     assert after.user + after.system - before.user - before.system < 0.2
 
 
-def asleep(made, k):
-    return ctypes.c_int32.from_address(made.address + 256 + 64 * k).value == 1
+def settle(made, workers):
+    """Until so many workers have come and gone to sleep."""
+    deadline = time.monotonic() + 20
+    while not all(ctypes.c_int32.from_address(made.address + WORKERS + WORKER_SIZE * k).value == 1 for k in range(workers)):
+        assert time.monotonic() < deadline, "workers must sleep when there is nothing to do"
+        time.sleep(0.01)
+
+
+def test_a_caller_that_waits_asks_whether_to_stop(made, run) -> None:
+    job, began, asked = Job(), threading.Event(), []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+    def poll(_):
+        asked.append(threading.get_native_id())
+        return len(asked) > 2
+
+    ctx = (ctypes.c_int64 * 5)(ctypes.cast(poll, ctypes.c_void_p).value)
+    job.call[3] = ctypes.addressof(ctx)
+
+    def chunk(number, who):
+        if who == 0:
+            began.wait(20)
+            return
+        began.set()
+        deadline = time.monotonic() + 20
+        while job.words[1] == 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    run(made, job, 2, 2, fn=chunk)
+    assert job.words[1] == 5 and len(asked) >= 3 and set(asked) == {threading.get_native_id()}, "only the caller may be asked"
 
 
 def test_nested_calls_run_where_they_are(made, run) -> None:
@@ -206,6 +232,7 @@ def test_threads_that_never_run_are_not_missed(run) -> None:
 def test_signals_arrive_at_the_caller(made, run) -> None:
     there = set(os.listdir("/proc/self/task"))
     run(made, Job(), 4, 3)
+    settle(made, 2)
     workers = [blocked_signals(f"/proc/self/task/{task}") for task in os.listdir("/proc/self/task") if task not in there]
     assert len(workers) == 2 and all(2 in b and 15 in b for b in workers)
     assert not any(s in b for b in workers for s in (11, 33)), "faults, and what the C library sends to all threads, must get through"
@@ -215,7 +242,6 @@ def test_signals_arrive_at_the_caller(made, run) -> None:
 def blocked_signals(task):
     mask = next(int(x.split()[1], 16) for x in Path(task, "status").read_text().splitlines() if x.startswith("SigBlk"))
     return {s for s in range(1, 65) if mask >> (s - 1) & 1}
-
 
 
 @pytest.mark.parametrize("inside", [False, True])
