@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aotgrad_runtime.dtypes import DType, bool_, int64
+from aotgrad_runtime.dtypes import DType, int64
 
 from ..ir import dims
 from ..ir.core import Op, Value
@@ -19,7 +19,7 @@ from .fusion import Kern
 from .guards import both, inside
 from .image_loops import ImageLoops, Range
 from .kernel import Index, register
-from .kernel_core import CMPI
+from .lowering_places import at_places
 from .nest import Context
 
 __all__ = ["windows"]
@@ -32,7 +32,10 @@ def windows(cx: Context, item: Kern) -> None:
     op = item.op
     assert op is not None
     arrays = [*(cx.buffers.access(item, o) for o in op.operands), cx.buffers.stored(op.result)]
-    loops = _Up(cx, op, arrays) if "spatial" in op.attrs else _Down(cx, op, arrays)
+    if op.name in ("window_pick", "window_put"):
+        at_places(cx, op, arrays)
+        return
+    loops = _Up(cx, op, arrays) if op.name == "window_spread" else _Down(cx, op, arrays)
     loops.emit()
     lanes = "channels" if loops.channels else "places" if loops.lanes > 1 else "none"
     cx.report.append({"kind": op.name, "kernel": list(op.attrs["kernel"]) or "adaptive", "lanes": lanes})
@@ -59,7 +62,6 @@ class _Windows(ImageLoops):
 
     def __init__(self, cx: Context, op: Op, arrays: Sequence[Access]) -> None:
         self.op, self.a, self.given, self.out = op, op.attrs, arrays[0], arrays[-1]
-        self.marks = arrays[1] if len(arrays) > 2 else None
         self.types = [op.operands[0].type, op.result.type]
         self.dtype: DType = self.types[0].dtype
         self.shape = self.types[1].shape
@@ -72,7 +74,7 @@ class _Windows(ImageLoops):
         few = isinstance(self.count[-1], int) and self.count[-1] <= 2
         self.along = self.rows and few and not self.channels and _unit(self.given, -1, self.spatial[-1]) and (self.adaptive or self.a["dilation"][-1] == 1)
         self.places = down and not self.channels and not self.adaptive and not self.along and _unit(self.out, -1, self.shape[-1])
-        wide = max(self.dtype.itemsize, 8 if self.marks is not None or op.name == "window_argmax" else 1)
+        wide = max(self.dtype.itemsize, 8 if op.name == "window_argmax" else 1)
         super().__init__(cx, wide, self.shape[1] if self.channels else self.shape[-1] if self.places else self.spatial[-1] if self.along else 1)
 
     def emit(self) -> None:
@@ -89,10 +91,16 @@ class _Windows(ImageLoops):
                 c0, *at = at
 
             def several(first: Index, masks: Sequence[Value | None]) -> None:
-                for v, mask in enumerate(masks):
-                    self._vector(b, c0, at, first, v, mask)
+                lanes = [self.kb.add(first, v * self.lanes) for v in range(len(masks))]
+                found = self._combined(b, c0, at, lanes, masks)
+                for lane, value, mask in zip(lanes, found, masks):
+                    self.store(value, self.out.store.mem, self._offset(self.out, b, *self._spot_of(c0, at, lane)), self.out.strides[1 if self.channels else -1], mask)
 
             self.vectors(several)
+
+    def _spot_of(self, c: Index, at: Sequence[Index], lane: Index) -> tuple[Index, list[Index]]:
+        """Channel and place of a vector's first lane."""
+        return (lane, list(at)) if self.channels else (c, [*at, lane] if self.places else list(at))
 
     def _cost(self) -> DimLike:
         """Operations for one element of the result: of a window of x, or of the windows that hold a place."""
@@ -100,20 +108,17 @@ class _Windows(ImageLoops):
             return 4 * dims.product(self.a["kernel"])
         return 4 * dims.product(dims.floordiv(n, m) + 1 for n, m in zip(self.spatial, self.count) if m != 0)
 
-    def _vector(self, b: Index, c: Index, at: Sequence[Index], first: Index, v: int, mask: Value | None) -> None:
-        lane = self.kb.add(first, v * self.lanes)
-        if self.channels:
-            c = lane
-        p = list(at) if len(at) == len(self.shape) - 2 else [*at, lane]
-        home = self._offset(self.out, b, c, p)
-        accs = self._combined(b, c, p, mask)
-        self.store(accs[-1], self.out.store.mem, home, self.out.strides[1 if self.channels else -1], mask)
-
     def _offset(self, array: Access, b: Index, c: Index, at: Sequence[Index]) -> Index:
         return self.at(array.base, *zip((b, c, *at), array.strides))
 
-    def _combined(self, b: Index, c: Index, p: list[Index], mask: Value | None) -> list[Value]:
+    def _combined(self, b: Index, c: Index, p: list[Index], lanes: Sequence[Index], masks: Sequence[Value | None]) -> list[Value]:
         raise NotImplementedError
+
+    def _divided(self, x: Value) -> Value:
+        """A sum, divided as is asked for."""
+        divide = self.a.get("divide", 1)
+        k = self.kb.scalars(self.lanes)
+        return x if divide == 1 else k.div(x, self._zero(divide))
 
     def _row_sums(self, b: Index, c: Index, p: list[Index]) -> Value:
         raise NotImplementedError
@@ -130,9 +135,6 @@ class _Windows(ImageLoops):
         k = self.kb.scalars(self.lanes)
         return k.vector(k.from_index(place, int64))
 
-    def _equal(self, a: Value, b: Value) -> Value:
-        return self.kb.pure("arith.cmpi", (a, b), register(bool_, self.lanes), {"predicate": CMPI["eq"]}, "eq")
-
     def _zero(self, value: Any = 0, dtype: DType | None = None) -> Value:
         return self.kb.constant(value, register(dtype or self.dtype, self.lanes))
 
@@ -140,45 +142,48 @@ class _Windows(ImageLoops):
 class _Down(_Windows):
     """Every element of y from its window of x."""
 
-    def _combined(self, b: Index, c: Index, p: list[Index], mask: Value | None) -> list[Value]:
-        kb, k, kind = self.kb, self.kb.scalars(self.lanes), self.op.name
-        wide = self.lanes > 1 and not self.channels  # each lane has a window of its own in the last dim
-        ranges = [self._range(d, p[d]) for d in range(len(p) - wide)]
-        if wide:
+    def _combined(self, b: Index, c: Index, p: list[Index], lanes: Sequence[Index], masks: Sequence[Value | None]) -> list[Value]:
+        k, kind, rank = self.kb.scalars(self.lanes), self.op.name, len(self.spatial)
+        ranges = [self._range(d, i) for d, i in enumerate(p)]
+        if self.places:  # each lane has a window of its own in the last dim
             ranges.append((0, self.a["kernel"][-1], 1))
-        wanted = None
-        if self.marks is not None:
-            lane = 1 if self.channels else -1
-            wanted = self.load(self.marks.store.mem, self._offset(self.marks, b, c, p), self.marks.strides[lane], mask)
-        base = self._offset(self.given, b, c, [0] * len(p))
-
-        def step(j: list[Index], accs: list[Value]) -> list[Value]:
-            spot = self._spot(base, p, j, mask, wide)
-            x = self.load(self.given.store.mem, spot.at, spot.stride, spot.mask)
-            if kind == "window_sum":
-                return [k.add(accs[0], x)]
-            if kind == "window_pick":
-                hit = self._equal(k.vector(wanted), self._as_int(spot.place)) if wanted is not None else None
-                assert hit is not None
-                return [k.select(hit if spot.mask is None else both(kb, hit, spot.mask), x, accs[0])]
-            if kind == "window_max":
-                best = k.max(accs[0], x)
-                return [best if spot.mask is None else k.select(spot.mask, best, accs[0])]
-            best, at = accs
-            better = k.logical("or", k.cmp("gt", x, best), k.cmp("lt", at, self._zero(0, int64)))
-            if self.dtype.kind == "f":
-                better = k.logical("or", better, k.cmp("ne", x, x))
-            better = better if spot.mask is None else both(kb, better, spot.mask)
-            return [k.select(better, x, best), k.select(better, self._as_int(spot.place), at)]
-
-        if self.rows and not wide:  # each row from zero: what is added up stays alike in size
-            def row(outside: list[Index], accs: list[Value]) -> list[Value]:
-                return [k.add(accs[0], self.nested(ranges[-1:], [self._zero()], lambda j, inner: step([*outside, *j], inner))[0])]
-
-            return self.nested(ranges[:-1], [self._zero()], row)
         least = k.identity("max", self.dtype)
         start = {"window_max": [self._zero(least)], "window_argmax": [self._zero(least), self._zero(-1, int64)]}.get(kind, [self._zero()])
-        return self.nested(ranges, start, step)
+        per = len(start)
+
+        def step(j: list[Index], accs: list[Value]) -> list[Value]:
+            out: list[Value] = []
+            for v, (lane, mask) in enumerate(zip(lanes, masks)):
+                channel, at = self._spot_of(c, p, lane)
+                spot = self._spot(self._offset(self.given, b, channel, [0] * rank), at, j, mask)
+                x = self.load(self.given.store.mem, spot.at, spot.stride, spot.mask)
+                out += self._step(accs[v * per:(v + 1) * per], x, spot)
+            return out
+
+        if self.rows and not self.places:  # each row from zero: what is added up stays alike in size
+            def row(outside: list[Index], accs: list[Value]) -> list[Value]:
+                sums = self.nested(ranges[-1:], start * len(lanes), lambda j, inner: step([*outside, *j], inner))
+                return [k.add(a, x) for a, x in zip(accs, sums)]
+
+            found = self.nested(ranges[:-1], start * len(lanes), row)
+        else:
+            found = self.nested(ranges, start * len(lanes), step)
+        found = found[per - 1::per]
+        return [self._divided(x) for x in found] if kind == "window_sum" else found
+
+    def _step(self, accs: Sequence[Value], x: Value, spot: _Spot) -> list[Value]:
+        kb, k, kind = self.kb, self.kb.scalars(self.lanes), self.op.name
+        if kind == "window_sum":
+            return [k.add(accs[0], x)]
+        if kind == "window_max":
+            best = k.max(accs[0], x)
+            return [best if spot.mask is None else k.select(spot.mask, best, accs[0])]
+        best, at = accs
+        better = k.logical("or", k.cmp("gt", x, best), k.cmp("lt", at, self._zero(0, int64)))
+        if self.dtype.kind == "f":
+            better = k.logical("or", better, k.cmp("ne", x, x))
+        better = better if spot.mask is None else both(kb, better, spot.mask)
+        return [k.select(better, x, best), k.select(better, self._as_int(spot.place), at)]
 
     def _row_sums(self, b: Index, c: Index, p: list[Index]) -> Value:
         """The sum of one window whose rows the lanes run along."""
@@ -197,7 +202,8 @@ class _Down(_Windows):
                 kb.yield_(k.add(lp.args[0], kb.load(self.given.store.mem, kb.add(line, lp.iv), self.lanes, mask)))
             return [k.add(accs[0], lp.results[0])]
 
-        return k.reduce("add", self.nested(ranges, [self._zero()], row)[0])
+        total, divide = k.reduce("add", self.nested(ranges, [self._zero()], row)[0]), a["divide"]
+        return total if divide == 1 else kb.scalars(1).div(total, kb.constant(divide, register(self.dtype)))
 
     def _range(self, d: int, p: Index) -> Range:
         """Rounds of the window of p that lie in x: its places themselves where windows are adaptive, else numbers of kernel places."""
@@ -209,11 +215,11 @@ class _Down(_Windows):
         start, step = kb.sub(kb.mul(p, self.a["stride"][d]), self.a["low"][d]), self.a["dilation"][d]
         return kb.max(0, self.ceil(kb.sub(0, start), step)), kb.min(self.a["kernel"][d], self.ceil(kb.sub(n, start), step)), 1
 
-    def _spot(self, base: Index, p: Sequence[Index], j: Sequence[Index], mask: Value | None, wide: bool) -> _Spot:
+    def _spot(self, base: Index, p: Sequence[Index], j: Sequence[Index], mask: Value | None) -> _Spot:
         kb, a = self.kb, self.a
         at = list(j) if self.adaptive else [kb.add(kb.sub(kb.mul(i, s), lo), kb.mul(q, d)) for i, s, lo, q, d in zip(p, a["stride"], a["low"], j, a["dilation"])]
         offset = self.at(base, *zip(at, self.given.strides[2:]))
-        if not wide:
+        if not self.places:
             return _Spot(offset, self._number(at), mask, self.given.strides[1])
         step = a["stride"][-1]
         lanes = self.spread(at[-1], step)
@@ -224,20 +230,17 @@ class _Down(_Windows):
 class _Up(_Windows):
     """Every element of x from the windows that hold it."""
 
-    def _combined(self, b: Index, c: Index, p: list[Index], mask: Value | None) -> list[Value]:
+    def _combined(self, b: Index, c: Index, p: list[Index], lanes: Sequence[Index], masks: Sequence[Value | None]) -> list[Value]:
         k = self.kb.scalars(self.lanes)
-        ranges = [self._meeting(d, i) for d, i in enumerate(p)]
-        here = self._as_int(self._number(p))
 
         def step(j: list[Index], accs: list[Value]) -> list[Value]:
             q = j if self.adaptive else [self._position(d, i, place) for d, (i, place) in enumerate(zip(p, j))]
-            y = self.load(self.given.store.mem, self._offset(self.given, b, c, q), self.given.strides[1], mask)
-            if self.marks is not None:
-                wanted = self.load(self.marks.store.mem, self._offset(self.marks, b, c, q), self.marks.strides[1], mask)
-                y = k.select(self._equal(k.vector(wanted), here), y, self._zero())
-            return [k.add(accs[0], y)]
+            at = [self._offset(self.given, b, self._spot_of(c, p, lane)[0], q) for lane in lanes]
+            ys = [self.load(self.given.store.mem, i, self.given.strides[1], mask) for i, mask in zip(at, masks)]
+            return [k.add(acc, y) for acc, y in zip(accs, ys)]
 
-        return self.nested(ranges, [self._zero()], step)
+        found = self.nested([self._meeting(d, i) for d, i in enumerate(p)], [self._zero()] * len(lanes), step)
+        return [self._divided(x) for x in found]
 
     def _position(self, d: int, i: Index, place: Index) -> Index:
         kb, a = self.kb, self.a

@@ -123,9 +123,9 @@ def _conv(x, w, y, shape, stride, padding, dilation, groups):
     return wide[inside] if out is x else out
 ''',
     "_window": '''
-def _window(kind, x, at, shape, kernel, stride, low, dilation):
-    """Sums, maxima, their places, or the elements at places, of windows of x; or x added to its windows, or to places in them."""
-    down = kind in ("sum", "max", "argmax", "pick")
+def _window(kind, x, shape, kernel, stride, low, dilation, divide=1):
+    """Sums, maxima or the places of maxima of windows of x; or x added to its windows."""
+    down = kind != "spread"
     spatial, counts = (x.shape[2:], shape[2:]) if down else (shape[2:], x.shape[2:])
     rank = len(counts)
     number, inside = np.zeros((1,) * (2 * rank), np.int64), np.ones((1,) * (2 * rank), bool)
@@ -144,14 +144,12 @@ def _window(kind, x, at, shape, kernel, stride, low, dilation):
     number, inside = (np.broadcast_to(a, number.shape).reshape(*counts, size) for a in (number, inside))
     if not down:
         out = np.zeros((*shape[:2], int(np.prod(spatial))), x.dtype)
-        on = inside if at is None else inside & (number == at[..., None])
-        np.add.at(out, (slice(None), slice(None), np.where(inside, number, 0)), np.where(on, x[..., None], x.dtype.type(0)))
-        return out.reshape(shape)
+        np.add.at(out, (slice(None), slice(None), np.where(inside, number, 0)), np.where(inside, x[..., None], x.dtype.type(0)))
+        return (out / x.dtype.type(divide) if divide != 1 else out).reshape(shape)
     part = x.reshape(*x.shape[:2], -1)[:, :, np.where(inside, number, 0)] if inside.any() and x.size else np.zeros((*shape, size), x.dtype)
     if kind == "sum":
-        return np.where(inside, part, x.dtype.type(0)).sum(axis=-1, dtype=x.dtype)
-    if kind == "pick":
-        return np.where(inside & (number == at[..., None]), part, x.dtype.type(0)).sum(axis=-1, dtype=x.dtype)
+        total = np.where(inside, part, x.dtype.type(0)).sum(axis=-1, dtype=x.dtype)
+        return total / x.dtype.type(divide) if divide != 1 else total
     least = x.dtype.type(-np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min)
     if kind == "max":
         return np.where(inside, part, least).max(axis=-1, initial=least)
@@ -160,6 +158,19 @@ def _window(kind, x, at, shape, kernel, stride, low, dilation):
     first = np.argmax(inside & (rank_of == rank_of.max(axis=-1, initial=least, keepdims=True)), axis=-1) if size else np.zeros(shape, np.int64)
     chosen = np.where(nan.any(axis=-1), size - 1 - np.argmax(nan, axis=-1) if size else 0, first)
     return np.where(inside.any(axis=-1), np.take_along_axis(np.broadcast_to(number, part.shape), chosen[..., None], -1)[..., 0] if size else 0, -1).astype(np.int64)
+''',
+    "_at_places": '''
+def _at_places(x, at, spatial):
+    """Of images x, the elements at places (0 where there is none); with spatial, images of that size with x added at places."""
+    images = x.reshape(*x.shape[:2], -1) if x.size else np.zeros((*x.shape[:2], 1), x.dtype)
+    size = int(np.prod(x.shape[2:] if spatial is None else spatial))
+    on = (at >= 0) & (at < size)
+    where = (*np.indices(at.shape[:2]).reshape(2, *at.shape[:2], *[1] * (at.ndim - 2)), np.where(on, at, 0))
+    if spatial is None:
+        return np.where(on, images[where], x.dtype.type(0))
+    out = np.zeros((*x.shape[:2], max(size, 1)), x.dtype)
+    np.add.at(out, where, np.where(on, x, x.dtype.type(0)))
+    return out[:, :, :size].reshape(*x.shape[:2], *spatial)
 ''',
     "_recurrence": '''
 def _recurrence(a, x, dim, reverse):

@@ -410,9 +410,12 @@ def _conv(given: str) -> Callable[[_Writer, Op], _Text]:
 
 
 def _window(w: _Writer, op: Op) -> _Text:
-    given = [w.env[o].full for o in op.operands]
+    given = ", ".join(w.env[o].full for o in op.operands)
+    if op.name in ("window_pick", "window_put"):
+        return _Text(f"{w.helper('_at_places')}({given}, {w.shape(op.attrs['spatial']) if 'spatial' in op.attrs else None})")
     attrs = ", ".join(f"{k}={tuple(op.attrs[k])!r}" for k in ("kernel", "stride", "low", "dilation"))
-    return _Text(f"{w.helper('_window')}({op.name[7:]!r}, {given[0]}, {given[1] if len(given) > 1 else None}, {w.shape(op.result.type.shape)}, {attrs})")
+    divide = f", divide={op.attrs['divide']}" if op.attrs.get("divide", 1) != 1 else ""
+    return _Text(f"{w.helper('_window')}({op.name[7:]!r}, {given}, {w.shape(op.result.type.shape)}, {attrs}{divide})")
 
 
 def _dot(w: _Writer, op: Op) -> _Text:

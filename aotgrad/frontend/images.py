@@ -42,18 +42,20 @@ def generic(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]
 def _window(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]]:
     attrs, given, made = dict(op.attrs), op.operands[0].type, op.result.type
     lead = (dims.symbol("n"), dims.symbol("c"))
-    down = "count" in attrs
+    at = tuple(dims.symbol(f"s{i}") for i in range(given.rank - 2))
+    if op.name in ("window_pick", "window_put"):
+        first = (*lead, *at)
+        second = first if op.name == "window_put" else (*lead, *(dims.symbol(f"p{i}") for i in range(len(at))))
+        return tuple(TensorType(shape, o.type.dtype) for shape, o in zip((first, second), op.operands)), tuple(attrs.items())
     sizes, others = given.shape[2:], made.shape[2:]
-    if attrs["kernel"]:
-        at = [dims.symbol(f"s{i}") for i in range(len(sizes))]
+    if attrs["kernel"] and made.shape[-1] != 1:  # of one window, all sizes are known
         pairs = zip(at, sizes, others, attrs["stride"])
-        if down:  # as many positions as here, and as the same remainder gives at other sizes
-            sizes, others = tuple(at), tuple(dims.floordiv(n + (m - 1) * s - old, s) + 1 for n, old, m, s in pairs)
+        if "count" in attrs:  # as many positions as here, and as the same remainder gives at other sizes
+            attrs["count"] = tuple(dims.floordiv(n + (m - 1) * s - old, s) + 1 for n, old, m, s in pairs)
         else:
-            sizes, others = tuple(at), tuple((p - 1) * s + m - (old - 1) * s for p, old, m, s in pairs)
-        attrs["count" if down else "spatial"] = others
-    shapes = [(*lead, *sizes), (*lead, *(others if down else sizes))]  # the places of what was picked lie with y
-    return tuple(TensorType(shape, o.type.dtype) for shape, o in zip(shapes, op.operands)), tuple(attrs.items())
+            attrs["spatial"] = tuple((p - 1) * s + m - (old - 1) * s for p, old, m, s in pairs)
+        sizes = at
+    return (TensorType((*lead, *sizes), given.dtype),), tuple(attrs.items())
 
 
 def _convolution(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]]:

@@ -146,9 +146,10 @@ def _divided(b: Any, total: Any, extents: Sequence[Any]) -> Any:
 
 
 def _avg_body(b: Any, x: Any, kernel: Any, stride: Any, low: Any, count: Any, ceil: bool, include: bool, divisor: Any) -> Any:
-    total = b.window_sum(x, count=count, kernel=kernel, stride=stride, low=low, dilation=(1,) * len(kernel))
+    window = {"count": count, "kernel": kernel, "stride": stride, "low": low, "dilation": (1,) * len(kernel)}
     if divisor is not None or not ceil and (include or not any(low)):
-        return b.div(total, b.full_like(total, int(np.prod(kernel)) if divisor is None else divisor))
+        return b.window_sum(x, divide=int(np.prod(kernel)) if divisor is None else divisor, **window)
+    total = b.window_sum(x, **window)
     extents = [_extents(b, m, k, s, p, n + p if include else n, -p if include else 0) for n, m, k, s, p in zip(x.type.shape[2:], count, kernel, stride, low)]
     return _divided(b, total, extents)
 
@@ -164,10 +165,9 @@ def _regular(spatial: Sequence[Any], count: Sequence[Any]) -> dict[str, tuple[in
 def _adaptive_avg_body(b: Any, x: Any, count: Any) -> Any:
     spatial = x.type.shape[2:]
     plain = _regular(spatial, count)
-    total = b.window_sum(x, count=tuple(count), **plain)
     if plain:
-        return b.div(total, b.full_like(total, int(np.prod(plain["kernel"]))))
-    return _divided(b, total, [_adaptive_extents(b, n, m) for n, m in zip(spatial, count)])
+        return b.window_sum(x, count=tuple(count), divide=int(np.prod(plain["kernel"])), **plain)
+    return _divided(b, b.window_sum(x, count=tuple(count)), [_adaptive_extents(b, n, m) for n, m in zip(spatial, count)])
 
 
 # ---- the functions ------------------------------------------------------------------------------------------------------------------

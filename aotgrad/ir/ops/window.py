@@ -1,6 +1,6 @@
 """Windows over images: what pooling is made of. Six ops, of which four are linear and two pairs of transposes:
 
-``window_sum`` and ``window_spread``; ``window_pick`` (the element of each window at a given place) and ``window_put``; ``window_max``; ``window_argmax``.
+``window_sum`` and ``window_spread``; ``window_pick`` (elements at given places) and ``window_put``; ``window_max``; ``window_argmax``, which gives places.
 
 x is [N, C, *S], y is [N, C, *P]. The window of p holds the places ``p * stride - low + k * dilation`` for k below ``kernel`` that lie in x; with an empty ``kernel`` the
 windows are adaptive: from ``p * S // P`` to ``((p + 1) * S - 1) // P``, which share x out as evenly as can be. A place is counted row by row over S.
@@ -45,23 +45,29 @@ def _down(name: str, dtype: Any = None) -> Callable[[Types, Attrs], Types]:
     def rule(types: Types, a: Attrs) -> Types:
         x = types[0]
         _check(name, x, a["count"], a)
-        shape = (*x.shape[:2], *a["count"])
-        if len(types) > 1 and (types[1].shape != shape or types[1].dtype is not int64):
-            raise AotgradTypeError(f"{name}: the places {types[1]} should be int64 of shape {list(map(str, shape))}")
-        return (TensorType(shape, dtype or x.dtype, _same_layout(x)),)
+        return (TensorType((*x.shape[:2], *a["count"]), dtype or x.dtype, _same_layout(x)),)
 
     return rule
 
 
-def _up(name: str) -> Callable[[Types, Attrs], Types]:
-    def rule(types: Types, a: Attrs) -> Types:
-        y = types[0]
-        _check(name, y, a["spatial"], a)
-        if len(types) > 1 and (types[1].shape != y.shape or types[1].dtype is not int64):
-            raise AotgradTypeError(f"{name}: the places {types[1]} should be int64 of the shape of {y}")
-        return (TensorType((*y.shape[:2], *a["spatial"]), y.dtype, _same_layout(y)),)
+def _spread_rule(types: Types, a: Attrs) -> Types:
+    y = types[0]
+    _check("window_spread", y, a["spatial"], a)
+    return (TensorType((*y.shape[:2], *a["spatial"]), y.dtype, _same_layout(y)),)
 
-    return rule
+
+def _pick_rule(types: Types, a: Attrs) -> Types:
+    x, at = types
+    if at.rank != x.rank or at.shape[:2] != x.shape[:2] or at.dtype is not int64:
+        raise AotgradTypeError(f"window_pick: the places {at} should be int64, of the batch and channels of {x}")
+    return (TensorType(at.shape, x.dtype, _same_layout(x)),)
+
+
+def _put_rule(types: Types, a: Attrs) -> Types:
+    y, at = types
+    if at.shape != y.shape or at.dtype is not int64 or len(a["spatial"]) != y.rank - 2:
+        raise AotgradTypeError(f"window_put: the places {at} should be int64, of the shape of {y}, and spatial needs {y.rank - 2} sizes")
+    return (TensorType((*y.shape[:2], *a["spatial"]), y.dtype, _same_layout(y)),)
 
 
 # ---- meaning ------------------------------------------------------------------------------------------------------------------------
@@ -87,12 +93,12 @@ def _least(dtype: Any) -> Any:
 
 
 def _reduced(kind: str) -> Callable[..., Any]:
-    def ref(x: Any, **a: Any) -> Any:
+    def ref(x: Any, divide: int = 1, **a: Any) -> Any:
         out = np.zeros((*x.shape[:2], *a["count"]), np.int64 if kind == "argmax" else x.dtype)
         for p, window, places in _windows(x.shape[2:], a["count"], a):
             part = x[window].reshape(*x.shape[:2], len(places))
             if kind == "sum":
-                out[p] = part.sum(axis=-1)
+                out[p] = part.sum(axis=-1) / divide if divide != 1 else part.sum(axis=-1)
             elif not len(places):
                 out[p] = -1 if kind == "argmax" else _least(x.dtype)
             elif kind == "max":
@@ -105,28 +111,32 @@ def _reduced(kind: str) -> Callable[..., Any]:
     return ref
 
 
-def _spread_ref(y: Any, **a: Any) -> Any:
+def _spread_ref(y: Any, divide: int = 1, **a: Any) -> Any:
     out = np.zeros((*y.shape[:2], *a["spatial"]), y.dtype)
     for p, window, places in _windows(a["spatial"], y.shape[2:], a):
         if len(places):
             out[window] += y[p].reshape(*y.shape[:2], *[1] * len(a["spatial"]))
-    return out
+    return out / divide if divide != 1 else out
 
 
-def _pick_ref(x: Any, at: Any, **a: Any) -> Any:
-    out = np.zeros(at.shape, x.dtype)
-    for p, window, places in _windows(x.shape[2:], a["count"], a):
-        part = x[window].reshape(*x.shape[:2], len(places))
-        out[p] = np.where(places == at[p][..., None], part, 0).sum(axis=-1)
-    return out
+def _inside(at: Any, size: int) -> tuple[Any, Any]:
+    """Where places are some, and each with its image and channel."""
+    on = (at >= 0) & (at < size)
+    return on, (*np.indices(at.shape[:2]).reshape(2, *at.shape[:2], *[1] * (at.ndim - 2)), np.where(on, at, 0))
 
 
-def _put_ref(y: Any, at: Any, **a: Any) -> Any:
-    out = np.zeros((*y.shape[:2], *a["spatial"]), y.dtype)
-    for p, window, places in _windows(a["spatial"], y.shape[2:], a):
-        if len(places):
-            out[window] += np.where(places == at[p][..., None], y[p][..., None], 0).reshape(out[window].shape)
-    return out
+def _pick_ref(x: Any, at: Any) -> Any:
+    flat = x.reshape(*x.shape[:2], int(np.prod(x.shape[2:])))
+    on, where = _inside(at, flat.shape[2])
+    return np.where(on, flat[where], 0) if on.any() else np.zeros(at.shape, x.dtype)
+
+
+def _put_ref(y: Any, at: Any, spatial: Any) -> Any:
+    out = np.zeros((*y.shape[:2], int(np.prod(spatial))), y.dtype)
+    on, where = _inside(at, out.shape[2])
+    if on.any():
+        np.add.at(out, where, np.where(on, y, 0))
+    return out.reshape(*y.shape[:2], *spatial)
 
 
 # ---- the six ops ----------------------------------------------------------------------------------------------------------------------
@@ -137,7 +147,7 @@ def _shared(op: Any) -> dict[str, Any]:
 
 def _max_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
     at = b.window_argmax(ins[0], **attrs)
-    return lambda lb, tangents: (lb.window_pick(tangents[0], at, **attrs),)
+    return lambda lb, tangents: (lb.window_pick(tangents[0], at),)
 
 
 # shape of x, kernel, stride, low, dilation, positions: windows that overlap, leave gaps, reach over the edge; adaptive ones that divide or do not
@@ -154,32 +164,35 @@ def _samples(kind: str) -> Callable[[], Iterable[Sample]]:
             window = {"kernel": kernel, "stride": stride, "low": low, "dilation": dilation}
             x, y = rng.permuted(np.arange(float(np.prod(shape)))).reshape(shape) / 7.0, rng.normal(size=(*shape[:2], *count))  # no ties, and no near ones
             at = _reduced("argmax")(x, count=count, **window)
-            operands = {"down": (x,), "up": (y,), "pick": (x, at), "put": (y, at)}[kind]
-            yield Sample(operands, {**({"count": count} if kind in ("down", "pick") else {"spatial": shape[2:]}), **window}, f"{shape}{kernel}{count}")
+            operands = {"down": (x,), "sum": (x,), "spread": (y,), "pick": (x, at), "put": (y, at)}[kind]
+            sizes = {"pick": {}, "put": {"spatial": shape[2:]}, "spread": {"spatial": shape[2:], **window}}.get(kind, {"count": count, **window})
+            if kind in ("sum", "spread") and len(shape) == 4:
+                sizes = {**sizes, "divide": 3}
+            yield Sample(operands, sizes, f"{shape}{kernel}{count}")
 
     return make
 
 
 register(OpDef(
-    "window_sum", "Sums over windows of x [N, C, *S], clipped to x: [N, C, *count].", ("x",), _down("window_sum"), _reduced("sum"),
-    Linear(lambda b, ct, op: {0: b.window_spread(ct, spatial=op.operands[0].shape[2:], **_shared(op))}), Kernel("window"), {"count": REQUIRED, **_WINDOW},
-    _samples("down"), batch=fold_images, layouts="channels_last"))
+    "window_sum", "Sums over windows of x [N, C, *S], clipped to x, divided by a number: [N, C, *count].", ("x",), _down("window_sum"), _reduced("sum"),
+    Linear(lambda b, ct, op: {0: b.window_spread(ct, spatial=op.operands[0].shape[2:], divide=op.attrs["divide"], **_shared(op))}), Kernel("window"),
+    {"count": REQUIRED, "divide": 1, **_WINDOW}, _samples("sum"), batch=fold_images, layouts="channels_last"))
 register(OpDef(
-    "window_spread", "Each y added to all of its window in [N, C, *spatial].", ("y",), _up("window_spread"), _spread_ref,
-    Linear(lambda b, ct, op: {0: b.window_sum(ct, count=op.operands[0].shape[2:], **_shared(op))}), Kernel("window"), {"spatial": REQUIRED, **_WINDOW},
-    _samples("up"), batch=fold_images, layouts="channels_last"))
+    "window_spread", "Each y added to all of its window in [N, C, *spatial], and all divided by a number.", ("y",), _spread_rule, _spread_ref,
+    Linear(lambda b, ct, op: {0: b.window_sum(ct, count=op.operands[0].shape[2:], divide=op.attrs["divide"], **_shared(op))}), Kernel("window"),
+    {"spatial": REQUIRED, "divide": 1, **_WINDOW}, _samples("spread"), batch=fold_images, layouts="channels_last"))
 register(OpDef(
     "window_argmax", "The place of the largest element of each window: the first of equal ones, the last NaN, -1 of an empty window.", ("x",),
     _down("window_argmax", int64), _reduced("argmax"), Zero(), Kernel("window"), {"count": REQUIRED, **_WINDOW}, _samples("down"), batch=fold_images,
     layouts="channels_last"))
 register(OpDef(
-    "window_pick", "The element of each window at a place (0 where it is not in the window).", ("x", "at"), _down("window_pick"), _pick_ref,
-    Linear(lambda b, ct, op: {0: b.window_put(ct, op.operands[1], spatial=op.operands[0].shape[2:], **_shared(op))}, (0,)), Kernel("window"),
-    {"count": REQUIRED, **_WINDOW}, _samples("pick"), batch=fold_images, layouts="channels_last"))
+    "window_pick", "The elements of x [N, C, *S] at places [N, C, *count] of their images (0 where there is no such place).", ("x", "at"), _pick_rule, _pick_ref,
+    Linear(lambda b, ct, op: {0: b.window_put(ct, op.operands[1], spatial=op.operands[0].shape[2:])}, (0,)), Kernel("window"), {}, _samples("pick"),
+    batch=fold_images, layouts="channels_last"))
 register(OpDef(
-    "window_put", "Each y added at a place of its window in [N, C, *spatial].", ("y", "at"), _up("window_put"), _put_ref,
-    Linear(lambda b, ct, op: {0: b.window_pick(ct, op.operands[1], count=op.operands[0].shape[2:], **_shared(op))}, (0,)), Kernel("window"),
-    {"spatial": REQUIRED, **_WINDOW}, _samples("put"), batch=fold_images, layouts="channels_last"))
+    "window_put", "Each y [N, C, *count] added at its place in [N, C, *spatial]; repeated places add up.", ("y", "at"), _put_rule, _put_ref,
+    Linear(lambda b, ct, op: {0: b.window_pick(ct, op.operands[1])}, (0,)), Kernel("window"), {"spatial": REQUIRED}, _samples("put"), batch=fold_images,
+    layouts="channels_last"))
 register(OpDef(
     "window_max", "The largest element of each window; NaN wins; the derivative goes where ``window_argmax`` points; over nothing, the least number.", ("x",),
     _down("window_max"), _reduced("max"), Linearize(_max_linearize), Kernel("window"), {"count": REQUIRED, **_WINDOW}, _samples("down"), batch=fold_images,
