@@ -43,4 +43,4 @@ def _check(cx: Context, item: Kern, x: Access, domain: opdef.Domain) -> None:
     sizes = [n if s != 0 else dims.minimum(n, 1) for n, s in zip(op.result.type.shape, x.strides)]
     with rounds(cx, sizes) as at:
         here = kb.load(x.store.mem, kb.dim(place_of(x, dict(enumerate(at)), [])[0]))
-        kb.check(domain.holds(k, here), _CODE, place, k.to_index(here))
+        kb.check(domain.holds(k, here), _CODE, place, k.to_index(here), int(domain.division))

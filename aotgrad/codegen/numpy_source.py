@@ -42,7 +42,7 @@ _CALLS = {
 }
 _CALLS.update({n: f"np.{n}" for n in (
     "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign", "floor", "ceil", "trunc",
-    "isnan", "isinf", "isfinite", "maximum", "minimum", "where", "abs", "round", "fmod", "hypot", "cbrt", "logaddexp")})
+    "isnan", "isinf", "isfinite", "maximum", "minimum", "where", "abs", "round", "fmod", "hypot", "cbrt", "logaddexp", "logaddexp2")})
 _REDUCE = {"sum": "np.sum", "prod": "np.prod", "amax": "np.max", "amin": "np.min", "any": "np.any", "all": "np.all"}
 
 

@@ -107,6 +107,8 @@ class Operand:
 
 
 def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> list[Value]:
+    if not operands:
+        raise AotgradValueError(f"{op.name}: at least one array is needed, the list is empty")
     mode = op.front.promote if op.front else "none"
     kinds = [o.kind for o in operands]
     if b.trace.hidden and any(k.dtype is dtypes.bfloat16 for k in kinds) and not op.name.startswith(("convert", "to_")):  # kernels would compute with its bits
@@ -126,6 +128,10 @@ def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> li
         dtype = to_float(dtype, b.torch)
     values = [o.at(b, dtype) for o in operands]
     return values if mode == "contract" else _broadcast(b, values)
+    elif mode == "number" and dtype is dtypes.bool_:
+        if b.torch:
+            raise AotgradNotImplementedError(f"{op.name}: not implemented for bool tensors; convert one of them first (x.to(ag.int64))")
+        dtype = dtypes.int8
 
 
 def _broadcast(b: FrontBuilder, values: list[Value]) -> list[Value]:
@@ -261,20 +267,11 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
             places.append((name, None))
             operands.append(given)
     try:
-        values = _common(op, b, operands)
-        if public.canon is None:
-            results = b.emit(op.name, values)
-            return results[0] if len(results) == 1 else results
-        filled = dict(arguments)
-        for name in public.tensors:
-            if isinstance(filled.get(name), (list, tuple)):
-                filled[name] = [None] * len(filled[name])
-        for (name, i), v in zip(places, values):
-            if i is None:
-                filled[name] = v
-            else:
-                filled[name][i] = v
-        return _call_canon(public, b, filled)
+        if b.torch and _beyond_half(op, operands):
+            wide = [Operand(Kind(dtypes.float32, False, o.kind.rank), o.plain(b)) if o.kind.dtype is dtypes.float16 else o for o in operands]
+            out = _emitted(public, b, arguments, places, _common(op, b, wide))
+            return b.to_dtype(out, dtypes.float16) if isinstance(out, Value) and out.type.dtype is dtypes.float32 else out
+        return _emitted(public, b, arguments, places, _common(op, b, operands))
     except AotgradError as error:
         better = _located(_with_shapes(error, b, operands), b.loc or user_loc(), public.name) if isinstance(error, SizesDiffer) else _located(error, b.loc, public.name)
         if better is error:
@@ -295,6 +292,33 @@ def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
     if layout.star is not None and layout.star in filled:
         args += filled[layout.star]
     keywords.update((n, filled[n]) for n in layout.keywords if n in filled)
+def _beyond_half(op: opdef.OpDef, operands: Sequence[Operand]) -> bool:
+    """Whether a number meets float16 tensors that their dtype cannot hold: such an op computes in float32, as torch's do."""
+    if op.front is None or op.front.promote not in ("arith", "number", "float") or not any(o.kind.dtype is dtypes.float16 for o in operands):
+        return False
+    if promote([o.kind for o in operands], True) is not dtypes.float16:
+        return False
+    with np.errstate(all="ignore"):
+        return any(type(o.number) in (int, float) and o.number == o.number and float(np.float16(o.number)) != o.number for o in operands)
+
+
+def _emitted(public: Public, b: FrontBuilder, arguments: dict[str, Any], places: Sequence[tuple[str, int | None]], values: Sequence[Value]) -> Any:
+    """The op on operands of common dtype and shape."""
+    if public.canon is None:
+        results = b.emit(public.op.name, values)
+        return results[0] if len(results) == 1 else results
+    filled = dict(arguments)
+    for name in public.tensors:
+        if isinstance(filled.get(name), (list, tuple)):
+            filled[name] = [None] * len(filled[name])
+    for (name, i), v in zip(places, values):
+        if i is None:
+            filled[name] = v
+        else:
+            filled[name][i] = v
+    return _call_canon(public, b, filled)
+
+
     return public.canon(b, *args, **keywords)
 
 
@@ -317,6 +341,8 @@ def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:
         text = text[6:]
         error = type(error)(text)
     if loc is None or text.startswith(str(loc)) or isinstance(error, NeedStatic):
+    if b.trace.name == "getitem":
+        return AotgradIndexError(f"shapes {', '.join(shapes[1:-1])} and {shapes[-1]} of the index arrays do not broadcast: {error.what}")
         return error
     return type(error)(f"{loc}: {loc.source}\n  {name}: {text}" if loc.source else f"{loc}: {name}: {text}")
 

@@ -88,12 +88,14 @@ Derivative = Composite | Partials | Linear | Bilinear | Zero | Linearize
 
 @record(frozen=True)
 class Domain:
-    """Integers that an op has a meaning for. Where ``applies(op)``, each element of operand ``operand`` must satisfy ``holds(k, x)``; ``text``: what the error says."""
+    """Integers that an op has a meaning for. Where ``applies(op)``, each element of operand ``operand`` must satisfy ``holds(k, x)``; ``text``: what the error says;
+    ``division``: it is a division by zero."""
 
     operand: int
     applies: Callable[..., bool]
     holds: Callable[..., Any]
     text: str
+    division: bool = False
 
 
 @record(frozen=True)
@@ -150,7 +152,8 @@ class Front:
     """The public face. ``signature`` is torch's; ``canon(b, *args, **kw)`` turns public arguments into ops (None: promote, broadcast, emit).
 
     ``tensors``: the parameters that are arrays (default: as many of the first as the op has operands). ``promote``: "float" (ints
-    become float), "arith", "compare", "bool", "where", "contract" (common dtype, no broadcasting), "none". ``np``: names of NumPy functions and ufuncs it serves;
+    become float), "arith", "number" (the same; bools become int8 as in NumPy), "compare", "bool", "where", "contract" (common dtype, no broadcasting), "product" (the same;
+    tensors must have one dtype), "none". ``np``: names of NumPy functions and ufuncs it serves;
     ``np_signature`` where NumPy's argument order or defaults differ; ``np_canon`` likewise.
     """
 

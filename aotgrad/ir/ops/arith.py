@@ -114,7 +114,7 @@ register(OpDef(
     "pow", "x ** y.", ("x", "y"), elementwise_rule("fiu"), _pow_ref, Partials((_pow_x, _pow_y)),
     Scalar(lambda k, op, x, y: k.pow(x, y), Domain(1, _may_be_negative, lambda k, x: k.cmp("ge", x, k.const(0, x)), f"pow: {_POWERS}")),
     samples=float_samples(0.5, 2.0, 2), layouts="elementwise",
-    front=Front("pow(input, exponent)", _pow_canon, np=("power", "float_power"), operator=("__pow__", "__rpow__"), inplace=True)))
+    front=Front("pow(input, exponent)", _pow_canon, "number", np=("power", "float_power"), operator=("__pow__", "__rpow__"), inplace=True)))
 
 
 def _bool_samples() -> Iterable[Sample]:
@@ -157,7 +157,7 @@ def _int_samples() -> Iterable[Sample]:
 def _bitwise(name: str, doc: str, ref: Any, fn: Any, kinds: str, np_names: tuple[str, ...], operators: tuple[str, ...]) -> None:
     register(OpDef(
         f"bitwise_{name}", doc, ("x", "y"), elementwise_rule(kinds), ref, Zero(), Scalar(fn), samples=_int_samples, layouts="elementwise", exact=True,
-        front=Front(f"bitwise_{name}(input, other)", np=np_names, operator=operators)))
+        front=Front(f"bitwise_{name}(input, other)", promote="arith" if "b" in kinds else "number", np=np_names, operator=operators)))
 
 
 _fn: Any

@@ -13,9 +13,10 @@ import numpy as np
 
 from aotgrad_runtime.arrays import defaults
 from aotgrad_runtime.dtypes import bool_, int8, int64
-from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.errors import AotgradTypeError, AotgradZeroDivisionError
 
-from ..opdef import Composite, Front, OpDef, Partials, Sample, Scalar, Zero, register
+from ..opdef import Composite, Domain, Front, OpDef, Partials, Sample, Scalar, Zero, register
+from ..transforms.cleanup import splat
 from .common import elementwise_rule, float_samples, vectorised, zero_aware
 
 Partial = Callable[[Any, Any, Any], Any]
@@ -89,7 +90,7 @@ def _sign_of(b: Any, x: Any, out: Any) -> Any:
 
 
 register(OpDef(
-    "abs", "|x|; its derivative at 0 is 0.", ("x",), elementwise_rule("fi"), np.abs, Partials((lambda b, ins, out: b.sign(ins[0]),)), Scalar(lambda k, op, x: k.abs(x)),
+    "abs", "|x|; its derivative at 0 is 0.", ("x",), elementwise_rule("fiu"), np.abs, Partials((lambda b, ins, out: b.sign(ins[0]),)), Scalar(lambda k, op, x: k.abs(x)),
     samples=float_samples(avoid=(0.0,)), layouts="elementwise", exact=True,
     front=Front("abs(input)", lambda b, x: b.clone(x) if x.type.dtype is bool_ and not b.torch else b.abs(x),
                 np=("absolute", "abs", "fabs"), operator=("__abs__",), aliases=("absolute",), inplace=True)))
@@ -121,7 +122,7 @@ def _flat(name: str, doc: str, ref: Any, lower: Any, kinds: str = "f", **front: 
                    front=Front(f"{name}(input)", **front)))
 
 
-_flat("sign", "-1, 0 or 1; NaN stays.", np.sign, lambda k, op, x: k.sign(x), "fi", np=("sign",), aliases=("sgn",))
+_flat("sign", "-1, 0 or 1; NaN stays.", np.sign, lambda k, op, x: k.sign(x), "fiu", np=("sign",), aliases=("sgn",))
 _flat("floor", "Largest integer not above x.", np.floor, lambda k, op, x: k.math("floor", x), canon=_whole_front("floor"), np=("floor",))
 _flat("ceil", "Smallest integer not below x.", np.ceil, lambda k, op, x: k.math("ceil", x), canon=_whole_front("ceil"), np=("ceil",))
 _flat("trunc", "x rounded towards zero.", np.trunc, lambda k, op, x: k.math("trunc", x), canon=_whole_front("trunc"), np=("trunc", "fix"))
@@ -227,8 +228,17 @@ _composite("relu", "x where positive, else 0; derivative 0 at 0; NaN stays.", la
 
 # ---- division with a whole quotient -------------------------------------------------------------------------------------------------
 
+_ZERO = "ZeroDivisionError: an integer divided by zero; NumPy's arrays give 0"
+
+
+def _may_divide_by_zero(op: Any) -> bool:
+    known = splat(op.operands[1])
+    return op.attrs["checked"] and op.operands[1].type.dtype.kind != "f" and (known is None or known == 0)
+
+
 def _whole(float_fn: Callable[..., Any], int_fn: Callable[..., Any]) -> Scalar:
-    return Scalar(lambda k, op, x, y: (float_fn if op.operands[0].type.dtype.kind == "f" else int_fn)(k, x, y))
+    return Scalar(lambda k, op, x, y: (float_fn if op.operands[0].type.dtype.kind == "f" else int_fn)(k, x, y),
+                  Domain(1, _may_divide_by_zero, lambda k, y: k.cmp("ne", y, k.const(0, y)), _ZERO, True))
 
 
 def _same_sign_rest(k: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -271,8 +281,17 @@ def _quotient_samples() -> Iterable[Sample]:
 
 
 def _quotient(name: str, doc: str, ref: Any, derivative: Any, lower: Scalar, **front: Any) -> None:
-    register(OpDef(name, doc, ("x", "y"), elementwise_rule("fiu"), _quiet(ref), derivative, lower, samples=_quotient_samples, layouts="elementwise", exact=True,
-                   front=Front(f"{name}(input, other)", inplace=True, **front)))
+    def checked_ref(x: Any, y: Any, checked: bool = False) -> Any:
+        if checked and np.asarray(y).dtype.kind != "f" and not np.all(y):
+            raise AotgradZeroDivisionError(f"{name}: {_ZERO}")
+        return _quiet(ref)(x, y)
+
+    def canon(b: Any, x: Any, y: Any) -> Any:
+        return b.emit(name, [x, y], {"checked": b.torch and x.type.dtype.kind != "f"})[0]
+
+    register(OpDef(name, f"{doc} ``checked``: integers divided by 0 are an error.", ("x", "y"), elementwise_rule("fiu"), checked_ref, derivative, lower,
+                   {"checked": False}, _quotient_samples, layouts="elementwise", exact=True,
+                   front=Front(f"{name}(input, other)", canon, "number", inplace=True, **front)))
 
 
 _quotient("floor_divide", "The largest integer not above x / y.", np.floor_divide, Zero(), _whole(_lower_floor_divide, lambda k, x, y: k.div(x, y)),

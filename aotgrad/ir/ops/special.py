@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import bool_
+from aotgrad_runtime.dtypes import bool_, float64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from ..opdef import Composite, Front, OpDef, Partials, Sample, Scalar, register
@@ -39,17 +39,26 @@ def _logaddexp_ref(x: Any, y: Any) -> Any:
     return np.logaddexp(x, y)
 
 
-def _lower_logaddexp(k: Any, op: Any, x: Any, y: Any) -> Any:
+def _apart(k: Any, x: Any, y: Any) -> Any:
+    """-|x - y|; 0 for equal infinities."""
     d = k.sub(x, y)
-    d = k.select(k.cmp("ne", d, d), k.const(0, x), d)  # equal infinities
-    return k.add(k.max(x, y), k.math("log1p", k.math("exp", k.neg(k.math("absf", d)))))
+    return k.neg(k.math("absf", k.select(k.cmp("ne", d, d), k.const(0, x), d)))
 
 
-def _ahead(i: int) -> Callable[..., Any]:
+def _lower_logaddexp(k: Any, op: Any, x: Any, y: Any) -> Any:
+    return k.add(k.max(x, y), k.math("log1p", k.math("exp", _apart(k, x, y))))
+
+
+def _lower_logaddexp2(k: Any, op: Any, x: Any, y: Any) -> Any:
+    return k.add(k.max(x, y), k.mul(k.math("log1p", k.math("exp2", _apart(k, x, y))), k.const(1 / math.log(2), x)))
+
+
+def _ahead(i: int, scale: float = 1.0) -> Callable[..., Any]:
     def partial(b: Any, ins: Any, out: Any) -> Any:
         d = b.sub(ins[i], ins[1 - i])
-        return b.sigmoid(b.where(b.eq(ins[0], ins[1]), b.sub(b.where(b.isfinite(ins[i]), ins[i], b.full_like(d, 0)),
-                                                             b.where(b.isfinite(ins[1 - i]), ins[1 - i], b.full_like(d, 0))), d))
+        d = b.where(b.eq(ins[0], ins[1]), b.sub(b.where(b.isfinite(ins[i]), ins[i], b.full_like(d, 0)),
+                                                b.where(b.isfinite(ins[1 - i]), ins[1 - i], b.full_like(d, 0))), d)
+        return b.sigmoid(d if scale == 1 else b.mul(d, b.full_like(d, scale)))
 
     return partial
 
@@ -62,6 +71,8 @@ def _binary(name: str, doc: str, ref: Any, partials: Any, lower: Any, samples: A
 _binary("hypot", "sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0).", np.hypot, (_leg(0), _leg(1)), lambda k, op, x, y: k.math("hypot", x, y),
         float_samples(0.3, 2.0, 2))
 _binary("logaddexp", "log(e ** x + e ** y), right for all x and y.", _logaddexp_ref, (_ahead(0), _ahead(1)), _lower_logaddexp, float_samples(operands=2))
+_binary("logaddexp2", "log2(2 ** x + 2 ** y), right for all x and y.", np.logaddexp2, (_ahead(0, math.log(2)), _ahead(1, math.log(2))), _lower_logaddexp2,
+        float_samples(operands=2))
 
 
 # ---- elementwise composites -----------------------------------------------------------------------------------------------------------
@@ -128,15 +139,17 @@ def _xlogy(b: Any, x: Any, y: Any) -> Any:
     return b.where(none, b.full_like(x, 0), b.mul(x, b.log(b.where(none, b.full_like(y, 1), y))))
 
 
-def _logaddexp2(b: Any, x: Any, y: Any) -> Any:
-    k = _num(b, x, math.log(2))
-    return b.div(b.logaddexp(b.mul(x, k), b.mul(y, k)), k)
+def _heaviside_front(b: Any, x: Any, y: Any) -> Any:
+    """NumPy's gives floats, NaN for NaN; torch's keeps the dtype and gives 0 for NaN."""
+    if not b.torch:
+        x, y = (v if v.type.dtype.kind == "f" else b.to_dtype(v, float64) for v in (x, y))
+        return b.heaviside(x, y)
+    zero = b.full_like(x, 0)
+    return b.where(b.eq(x, zero), y, b.to_dtype(b.gt(x, zero), x.type.dtype))
 
 
-_elementwise("logaddexp2", "log2(2 ** x + 2 ** y).", ("x", "y"), _logaddexp2, float_samples(operands=2),
-             Front("logaddexp2(input, other)", promote="float", np=("logaddexp2",)))
-_elementwise("heaviside", "0 below 0, 1 above, y at 0.", ("x", "y"), _heaviside, float_samples(operands=2),
-             Front("heaviside(input, values)", promote="float", np=("heaviside",)))
+_elementwise("heaviside", "0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors.", ("x", "y"), _heaviside, float_samples(operands=2),
+             Front("heaviside(input, values)", _heaviside_front, np=("heaviside",)))
 _elementwise("sinc", "sin(pi x) / (pi x), 1 at 0.", ("x",), _sinc, float_samples(), Front("sinc(input)", promote="float", np=("sinc",)))
 _elementwise("xlogy", "x * log(y), 0 where x is 0 and y is no NaN.", ("x", "y"), _xlogy, float_samples(0.3, 2.0, 2),
              Front("xlogy(input, other)", promote="float", np=("xlogy",)))
@@ -193,7 +206,7 @@ def _add_product(name: str, rank: int) -> None:
     shape = (2,) * (rank - 2)
     register(OpDef(name, "beta * x + alpha * (y @ z).", ("x", "y", "z"), None, None, Composite(_added_product), attrs={"beta": 1, "alpha": 1},
                    samples=lambda: (Sample((_x(*shape, 3, 2), _x(*shape, 3, 4), _x(*shape, 4, 2)), {"beta": 2, "alpha": 0.5}, "3x4x2"),),
-                   front=Front(f"{name}(input, {left}, {right}, *, beta=1, alpha=1)", canon, "contract")))
+                   front=Front(f"{name}(input, {left}, {right}, *, beta=1, alpha=1)", canon, "product")))
 
 
 _add_product("addmm", 2)

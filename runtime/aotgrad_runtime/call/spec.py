@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from ..errors import AotgradRangeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError, AotgradZeroDivisionError
 from ..records import record
 
 __all__ = ["ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Global", "Instance", "KINDS", "OutSpec", "RELEASE_BYTES", "Source", "Sym", "default_on_error", "failure"]
@@ -95,12 +95,15 @@ class OutSpec:
 
 
 def failure(code: int, info: Sequence[int], name: str = "a compiled function", locations: Sequence[str] = ()) -> BaseException:
-    """The error that a kernel's code means: ``AotgradIndexError`` for 2, ``AotgradValueError`` for 3 (a number outside an op's domain; its location says which),
+    """The error that a kernel's code means: ``AotgradRangeError`` for 2, ``AotgradValueError`` for 3 (a number outside an op's domain; its location says which), or
+    ``AotgradZeroDivisionError`` where ``info[2]`` says so,
     ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5. ``locations``: lines of the user's, numbered by ``info[0]``."""
     place = locations[info[0]] if 0 <= info[0] < len(locations) else ""
     line = f"{place}: " if place else ""
     if code == 2:
-        return AotgradIndexError(f"{line}{name}: index {info[1]} is out of range for size {info[2]}")
+        return AotgradRangeError(f"{line}{name}: index {info[1]} is out of range for size {info[2]}")
+    if code == 3 and info[2]:
+        return AotgradZeroDivisionError(f"{place or 'ZeroDivisionError: an integer divided by zero'} (in {name})")
     if code == 3:
         return AotgradValueError(f"{place or 'a number outside the domain of an operation'} ({info[1]} in {name})")
     if code == 4:

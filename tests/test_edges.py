@@ -1,0 +1,119 @@
+"""Edges of dtypes and numbers: divisions by zero, bools as numbers, float16 beside numbers it cannot hold, tails, steps, norms of tiny and huge vectors."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+import aotgrad as ag
+from aotgrad.ir import interp
+from aotgrad_runtime.errors import AotgradError
+
+DIVISIONS: dict[str, Any] = {
+    "//": lambda x, y: x // y, "%": lambda x, y: x % y, "fmod": lambda x, y: ag.fmod(x, y), "// 0": lambda x, y: x // 0, "% 0": lambda x, y: x % 0,
+    "number //": lambda x, y: 5 // y,
+}
+
+
+# ---- integers divided by zero -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_tensors_refuse_to_divide_integers_by_zero(name: str) -> None:
+    f = DIVISIONS[name]
+    x, y = ag.from_numpy(np.array([7, -7])), ag.from_numpy(np.array([2, 0]))
+    for g in (f, ag.compile(f)):
+        for kind in (RuntimeError, ZeroDivisionError, AotgradError):  # torch's type, Python's, and ours
+            with pytest.raises(kind, match="ZeroDivisionError"):
+                g(x, y)
+    with pytest.raises(ZeroDivisionError, match=re.escape("test_edges.py")):
+        ag.compile(f)(x, y)
+    with pytest.raises(ZeroDivisionError):
+        interp.run(ag.compile(f).trace(x, y), np.array([7, -7]), np.array([2, 0]))
+    assert int(ag.compile(f, checks=False)(x, y)[1]) == 0
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_numpy_values_divided_by_zero_give_zero(name: str) -> None:
+    f, x, y = DIVISIONS[name], np.array([7, -7]), np.array([2, 0])
+    assert int(ag.compile(f)(x, y)[1]) == 0
+
+
+def test_division_of_tensors_by_numbers_that_are_not_zero_is_no_loop_of_its_own() -> None:
+    x = ag.from_numpy(np.array([7, -7]))
+    f = ag.compile(lambda x: x // 2 + 1)
+    np.testing.assert_array_equal(f(x).numpy(), [4, -3])
+    assert f.explain(x).count("floor_divide") <= 1
+    np.testing.assert_array_equal((x // ag.from_numpy(np.array([2, 3]))).numpy(), [3, -3])
+    np.testing.assert_array_equal((ag.from_numpy(np.array([1.0])) // 0.0).numpy(), [np.inf])
+
+
+# ---- bools and bytes as numbers -----------------------------------------------------------------------------------------------------
+
+BOOLS = {
+    "x ** 2": lambda x, u: x**2, "x ** 3": lambda x, u: x**3, "x ** x": lambda x, u: x**x, "power": lambda x, u: np.power(x, 2), "x % x": lambda x, u: x % x,
+    "x // x": lambda x, u: x // x, "x << x": lambda x, u: x << x, "x << 1": lambda x, u: x << 1, "x >> x": lambda x, u: x >> x, "fmod": lambda x, u: np.fmod(x, x),
+    "2 ** x": lambda x, u: 2**x, "(u > 5) ** 2": lambda x, u: (u > 5) ** 2, "sign": lambda x, u: np.sign(u), "abs": lambda x, u: abs(u),
+    "absolute": lambda x, u: np.absolute(u),
+}
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize("name", BOOLS)
+def test_bools_and_bytes_are_numbers_as_in_numpy(name: str) -> None:
+    f, x, u = BOOLS[name], np.array([True, False]), np.array([3, 200], np.uint8)
+    want, got = f(x, u), ag.compile(f)(x, u)
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("f", [lambda x: x**x, lambda x: x % x, lambda x: x // x, lambda x: x << x])
+def test_bool_tensors_are_no_numbers_as_in_torch(f: Any) -> None:
+    for g in (f, ag.compile(f)):
+        with pytest.raises(NotImplementedError, match="bool"):
+            g(ag.tensor([True, False]))
+
+
+# ---- float16 and numbers it cannot hold ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("f", "want"), [
+    (lambda h: h * 2**40, [np.inf, -0.0, np.inf]), (lambda h: h + 2**40, [np.inf] * 3), (lambda h: h / 2**40, [0.0, -0.0, np.inf]),
+    (lambda h: h * 1e-9 * 1.0, [0, -0.0, np.inf])])
+def test_float16_tensors_meet_numbers_in_float32(f: Any, want: Any) -> None:
+    h = np.array([1.0, -0.0, np.inf], np.float16)
+    for g in (f, ag.compile(f)):
+        out = g(ag.from_numpy(h)).numpy()
+        assert out.dtype == np.float16
+        np.testing.assert_array_equal(out, want)
+        np.testing.assert_array_equal(np.signbit(out), np.signbit(want))
+
+
+# ---- logaddexp2, heaviside ----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("x", "y"), [(0.0, -745.2), (0.0, -1000.0), (3.0, 3.0), (-5.0, 700.0), (1e-3, -1e-3), (0.25, -40.5), (-300.0, -301.0)])
+def test_logaddexp2_to_the_last_digits(x: float, y: float) -> None:
+    with mpmath.workprec(4000):
+        exact = float(mpmath.log(mpmath.mpf(2) ** x + mpmath.mpf(2) ** y, 2))
+    for f in (ag.logaddexp2, ag.compile(ag.logaddexp2)):
+        assert abs(float(np.asarray(f(np.array(x), np.array(y)))) - exact) <= 4 * np.spacing(abs(exact))
+
+
+def test_logaddexp2_at_infinities_and_its_derivatives() -> None:
+    inf = np.inf
+    np.testing.assert_array_equal(np.asarray(ag.logaddexp2(np.array([inf, -inf, inf]), np.array([inf, -inf, -inf]))), [inf, -inf, inf])
+    assert ag.grad(ag.logaddexp2)(1.0, 1.0) == 0.5
+    np.testing.assert_allclose(ag.grad(ag.grad(ag.logaddexp2))(1.0, 1.0), np.log(2) / 4, rtol=1e-15)
+    np.testing.assert_allclose(ag.grad(ag.logaddexp2)(0.0, 60.0), 2.0**-60, rtol=1e-14)
+
+
+def test_heaviside_of_tensors_is_torchs_and_of_arrays_numpys() -> None:
+    for f in (ag.heaviside, ag.compile(ag.heaviside)):
+        out = f(ag.tensor([1, 0, -3]), ag.tensor([5, 7, 9]))
+        assert out.dtype is ag.int64 and out.tolist() == [1, 7, 0]
+        assert f(ag.tensor([float("nan"), 0.0]), ag.tensor([5.0, 7.0])).tolist() == [0.0, 7.0]
+        got = np.asarray(f(np.array([np.nan, 0.0, 2.0]), np.array([5.0, 7.0, 9.0])))
+        np.testing.assert_array_equal(got, [np.nan, 7.0, 1.0])
+        assert np.asarray(f(np.array([1, 0]), np.array([5, 7]))).dtype == np.float64
