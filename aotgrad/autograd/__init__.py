@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from aotgrad.frontend.anomaly import detect_anomaly, set_detect_anomaly
-from aotgrad_runtime.engine import backward
+from aotgrad.frontend.backward import backward
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from aotgrad_runtime.tape import Node
 

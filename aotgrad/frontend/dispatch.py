@@ -20,6 +20,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import eager, quick
 from .front import FrontBuilder, Operand, Public, emit_public, number_operand, publics
+from .ledger import twin
 from .node_names import node_name
 from .program import Program
 from .promotion import Kind
@@ -62,6 +63,8 @@ def run(public: Public, arguments: dict[str, Any]) -> Any:
             if isinstance(v, np.generic):  # as in torch, NumPy's scalars are plain numbers beside tensors
                 return run(public, {k: v.item() if isinstance(v, np.generic) else v for k, v in arguments.items()})
     if trace is not None:
+        if trace.ledger is not None:
+            operands = [twin(x) for x in operands]
         return _run_traced(public, arguments, operands, flavour, trace)
     return run_eager(public, arguments, operands, flavour)
 

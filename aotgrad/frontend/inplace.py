@@ -19,7 +19,8 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import dispatch
 from .eager import Dual, ViewExtra, dual_class
-from .trace import Traced, plain_size, user_loc
+from .ledger import DETACHED, twin
+from .trace import Traced, TracedArray, plain_size, user_loc
 
 __all__ = ["check_writable", "memory", "recorded", "store", "update"]
 
@@ -87,7 +88,8 @@ def _own_memory(x: Any) -> Any:
 def store(x: Any, new: Any, name: str) -> Any:
     """``x`` takes the numbers and the history of ``new``, which has its shape and dtype."""
     if isinstance(x, Traced) or isinstance(new, Traced):
-        return _store_traced(x, new, name)
+        _store_traced(twin(x), twin(new), name)
+        return x
     if isinstance(x, Dual) or isinstance(new, Dual):
         return _store_dual(x, new, name)
     history = recorded(x, new)
@@ -105,10 +107,13 @@ def _adopt(x: Any, new: Any) -> None:
 
 def _store_traced(x: Any, new: Any, name: str) -> Any:
     if not isinstance(x, Traced):
-        raise AotgradTypeError(f"{user_loc()}: {name}: a tensor from outside is written in a traced function; return the new value, or pass the tensor as an argument")
+        raise AotgradTypeError(f"{user_loc()}: {name}: a tensor from outside is written in a function that is traced to be built or transformed; return the new value, "
+                               "or pass the tensor as an argument. Functions of ag.compile can write it")
     if new._trace is not x._trace:
         raise AotgradTypeError(f"{user_loc()}: {name}: a value from outside this loop or branch is written in its body; return the new value from the body instead")
     check_writable(x, name, True)
+    if not isinstance(x, TracedArray) and modes.state.grad and x._trace.ledger is not None and x._trace.ledger.owns(x._leaf):
+        raise AotgradRuntimeError(f"a leaf Variable that requires grad is being used in an in-place operation. ({user_loc()}: {name})")
     x._value = _kept_history(x, new)
     _write_back(x)
     return x
@@ -146,6 +151,8 @@ def _undone(child: Any, parent: Any, how: tuple[Any, ...]) -> Any:
     """What ``parent`` becomes when its view (``how``) is ``child``."""
     if how[0] == "index":
         return _put(parent, child, how[1])
+    if how == DETACHED:
+        return type(parent)._of(parent._trace, parent._trace.builder.graft(child._value, parent._value))
     if how[0] == "reshape":
         return dispatch.run(dispatch.TORCH["reshape"], {"input": child, "shape": (tuple(parent.shape),)})
     if how[0] == "call":
@@ -159,6 +166,8 @@ def _again(child: Any, parent: Any) -> Any:
     how = child._extra.how
     if how[0] == "index":
         return dispatch.run(dispatch.TORCH["getitem"], {"input": parent, "spec": how[1]})
+    if how == DETACHED:
+        return type(parent)._of(parent._trace, parent._trace.builder.stop_gradient(parent._value))
     if how[0] == "reshape":
         return dispatch.run(dispatch.TORCH["reshape"], {"input": parent, "shape": (tuple(child.shape),)})
     if how[0] == "call":

@@ -12,7 +12,7 @@ from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
-__all__ = ["Path", "fast", "locate", "memory_of", "plain", "read", "shown"]
+__all__ = ["Argument", "GradOf", "Item", "Path", "fast", "locate", "memory_of", "plain", "read", "shown"]
 
 
 @record(frozen=True)
@@ -34,8 +34,35 @@ class Path:
         return shown(self.root) + "".join(f".{k}" if how == "." else f"[{k!r}]" for how, k in self.steps)
 
 
+@record(frozen=True)
+class Argument:
+    """A leaf of the arguments."""
+
+    index: int
+
+
+@record(frozen=True)
+class GradOf:
+    """The gradient of the tensor at a place."""
+
+    owner: Any
+
+
+class Item:
+    """An item of a dict: ``holder.get(key)``."""
+
+    __slots__ = ("holder", "key")
+
+    def __init__(self, holder: Any, key: Any) -> None:
+        self.holder, self.key = holder, key
+
+
 def shown(source: Any) -> str:
     """A source as the user would write it."""
+    if isinstance(source, GradOf):
+        return f"{shown(source.owner)}.grad"
+    if isinstance(source, (Argument, Item)):
+        return f"argument {source.index}" if isinstance(source, Argument) else f"{type(source.holder).__name__}[{source.key!r}]"
     if isinstance(source, Attr):
         return ".".join([shown(source.base), *source.path])
     if isinstance(source, Fixed):
@@ -131,8 +158,14 @@ def _attribute(obj: Any, root: Any) -> tuple[str, ...] | None:
     return None
 
 
-def read(obj: Any, source: Any) -> Any:
-    """What the source holds now."""
+def read(obj: Any, source: Any, leaves: Sequence[Any] = ()) -> Any:
+    """What the source holds now. ``leaves``: the arguments of the call."""
+    if isinstance(source, GradOf):
+        return read(None, source.owner, leaves).grad
+    if isinstance(source, Argument):
+        return leaves[source.index]
+    if isinstance(source, Item):
+        return source.holder.get(source.key)
     if isinstance(source, Path):
         at = read(None, source.root)
         for how, key in source.steps:
@@ -152,7 +185,7 @@ def read(obj: Any, source: Any) -> Any:
 
 def fast(source: Any) -> Any:
     """The source for the trampoline, None where it must go through Python (tensors)."""
-    if isinstance(source, Path):
+    if isinstance(source, (Path, GradOf, Argument, Item)):
         return None
     now = read(source.obj if isinstance(source, Fixed) else None, source)
     return source if type(now) is np.ndarray else None

@@ -23,7 +23,7 @@ from aotgrad.ir.dims import Dim, DimLike, to_text
 from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.dtypes import DType, int64
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from .sources import memory_of
@@ -114,6 +114,7 @@ class Trace:
         self.noted: list[Any] = []  # tensors whose numbers the program used
         self.hidden = hidden
         self.requires: set[Value] = set()  # arguments that gradients are wanted of, as ``requires_grad`` tells
+        self.ledger: Any = None if parent is None else parent.ledger  # what the program changes outside, see ``ledger``; None: it may not
         self.can_fix: bool = parent.can_fix if parent is not None else examples is not None
 
     # ---- values ------------------------------------------------------------------------------------------------------------------
@@ -157,10 +158,15 @@ class Trace:
         place = _user_place()
         if place is not None:
             self.taken.setdefault(id(memory_of(obj)), set()).add(place)
+        twin = None if self.ledger is None else self.ledger.twins.get(id(obj))
+        if twin is not None:
+            return twin._value  # type: ignore[no-any-return]
         found = self.captured.get(id(obj))
         if found is None:
             shape = tuple(int(n) for n in data.shape)
             found = self.captured[id(obj)] = (obj, self.block.add_arg(TensorType(shape, DTYPES[data.dtype])))
+            if isinstance(obj, Tensor) and obj._requires_grad:
+                self.requires.add(found[1])
         return found[1]
 
     def requires_grad(self, value: Value) -> bool:
@@ -390,7 +396,27 @@ class Traced:
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        Tensor.requires_grad.fset(self, value)  # type: ignore[attr-defined]
+        leaf = self.is_leaf
+        if not leaf and not value or value and not self._dtype.is_differentiable:
+            Tensor.requires_grad.fset(self, value) if leaf else _not_a_leaf()  # type: ignore[attr-defined]
+        elif leaf and value:
+            self._trace.requires.add(self._leaf)
+        elif leaf:
+            self._trace.requires.discard(self._leaf)
+        if leaf and self._trace.ledger is not None:
+            self._trace.ledger.mark(self, bool(value))
+
+    @property
+    def _leaf(self) -> Value:
+        """The value whose gradient is this tensor's: unrecorded writes change numbers alone."""
+        v = self._value
+        while v.op is not None and v.op.name == "graft" and v not in self._trace.requires:
+            v = v.op.operands[1]
+        return v
+
+    @property
+    def is_leaf(self) -> bool:
+        return self._leaf in self._trace.requires or not self.requires_grad
 
     def numel(self) -> Any:
         return dims.product(self.shape)
@@ -443,15 +469,16 @@ class Traced:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise AotgradTypeError("a traced value cannot be pickled or copied by value")
 
-    def detach(self) -> Any:
-        """The value without a derivative."""
-        return type(self)._of(self._trace, self._trace.builder.stop_gradient(self._value))
-
     def __copy__(self) -> Any:
         return self
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self
+
+
+def _not_a_leaf() -> None:
+    raise AotgradRuntimeError("you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a subgraph that doesn't require "
+                              "differentiation use var_no_grad = var.detach().")
 
 
 class TracedTensor(Traced, Tensor):

@@ -1,0 +1,260 @@
+"""What a traced program changes outside: tensors that it finds in variables and writes to, gradients, and what optimisers keep.
+
+A tensor that a trace meets has a twin there, a traced tensor that views, writes and gradients work on as on any other. When the trace ends, twins whose value has changed
+are further results of the program; every call puts them into the real memory, after the kernel has succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Value
+from aotgrad_runtime import modes
+from aotgrad_runtime.dtypes import float64
+from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.records import record
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
+
+from .eager import Dual, mark_view
+from .sources import Argument, GradOf, Item
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, user_loc
+
+__all__ = ["DETACHED", "Gradient", "Ledger", "Slot", "detach", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of", "real", "set_data", "set_grad",
+           "set_item", "twin"]
+
+DETACHED = ("detached",)  # how a tensor without a graph shows the memory of another
+
+
+@record
+class Gradient:
+    """``.grad`` of a leaf in a trace: ``now`` (once ``known``), and ``first``, what it was before the call, where the program ``asked`` for that."""
+
+    owner: Any
+    now: Any = None
+    first: Any = None
+    asked: bool = False
+    known: bool = False
+
+
+@record
+class Slot:
+    """An item of a dict that an optimiser keeps, in a trace."""
+
+    holder: Any
+    key: Any
+    now: Any
+    first: Any
+
+
+class Ledger:
+    """Of one compiled function's trace. ``arguments``: its tensors and their places among the leaves."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.twins: dict[int, Any] = {}  # by id of the tensor
+        self.reals: dict[int, Any] = {}  # by id of the traced tensor: twins and arguments
+        self.arguments: dict[int, int] = {}
+        self.owners: dict[Value, Any] = {}  # what a leaf's value belongs to
+        self.grads: dict[int, Gradient] = {}
+        self.slots: dict[tuple[int, Any], Slot] = {}
+        self.held: list[tuple[Any, Any, Any]] = []  # items that are part of the program: (holder, key, value)
+        self.numbers: dict[tuple[int, Any], Any] = {}
+        self.sources: dict[int, Any] = {}  # by id of what was captured: where it is read again, where no name leads to it
+        self.flags: dict[int, tuple[Any, bool]] = {}  # tensors whose requires_grad was set
+        self.freed: set[Value] = set()  # results whose graph a backward pass has used up
+        self.renewed: dict[Value, Value] = {}  # values computed again with what gradients need
+        self.hooked: dict[int, Any] = {}  # leaves that a backward pass reached: whether they have hooks is part of the program
+        self.kept: list[Any] = []
+
+    def argument(self, traced: Any, tensor: Any, index: int) -> None:
+        """Takes note of a tensor among the arguments."""
+        self.reals[id(traced)] = tensor
+        self.arguments[id(traced)] = index
+        self.owners[traced._value] = traced
+
+    def twin(self, x: Any) -> Any:
+        """The traced tensor that stands for ``x``, a tensor from outside."""
+        found = self.twins.get(id(x))
+        if found is None:
+            value = self.trace.capture(x, x._data)
+            found = TracedTensor._of(self.trace, value)
+            self.twins[id(x)] = found
+            self.reals[id(found)] = x
+            self.owners[value] = found
+        return found
+
+    def gradient(self, owner: Any, ask: bool = True) -> Gradient:
+        """The gradient of a leaf; ``ask``: what it is now matters."""
+        found = self.grads.get(id(owner))
+        if found is None:
+            found = self.grads[id(owner)] = Gradient(owner)
+        if ask and not found.known:
+            found.asked = found.known = True
+            x = self.reals.get(id(owner))
+            grad = None if x is None else _plain_grad(x)
+            if grad is not None:
+                self.kept.append(grad)
+                self.sources.setdefault(id(grad), GradOf(self.place(owner)))
+                found.first = found.now = self.twin(grad)
+        return found
+
+    def place(self, owner: Any) -> Any:
+        """Where the tensor that ``owner`` stands for is found: an argument, or the tensor itself, whose place is looked up when the trace has ended."""
+        index = self.arguments.get(id(owner))
+        return self.reals[id(owner)] if index is None else Argument(index)
+
+    def owns(self, value: Value) -> bool:
+        """Whether ``value`` is that of a leaf from outside, or of one that was made a leaf."""
+        return value in self.trace.requires and value in self.owners
+
+    def mark(self, traced: Any, on: bool) -> None:
+        """``requires_grad`` was set."""
+        self.flags[id(traced)] = traced, on
+        self.owners.setdefault(traced._leaf, traced)
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------------------------
+
+def ledger_of() -> Ledger | None:
+    """The ledger of this thread's trace, where it has one."""
+    trace = current()
+    return None if trace is None else trace.ledger
+
+
+def real(x: Any) -> bool:
+    """Whether ``x`` is a tensor with numbers, of torch's kind."""
+    return isinstance(x, Tensor) and not isinstance(x, (Traced, ArrayTensor, Dual))
+
+
+def twin(x: Any) -> Any:
+    """``x``, or what stands for it in the trace that is being written."""
+    trace = current()
+    if trace is None or trace.ledger is None or not real(x):
+        return x
+    return trace.ledger.twin(x)
+
+
+def detach(self: Any) -> Any:
+    """The same memory without a graph; in-place changes of one are seen and counted by the other."""
+    x = twin(self)
+    if not isinstance(x, Traced):
+        return _detach(self)
+    out = type(x)._of(x._trace, x._trace.builder.stop_gradient(x._value))
+    if isinstance(x, TracedArray):
+        return out
+    mark_view(out, x, DETACHED)
+    out._extra.made = None
+    return out
+
+
+def get_data(self: Any) -> Any:
+    """The same memory without a graph, and without a shared version counter. Assigning swaps the memory under this tensor."""
+    x = twin(self)
+    return detach(x) if isinstance(x, Traced) else _data.fget(self)  # type: ignore[misc]
+
+
+def set_data(store: Callable[[Any, Any, str], Any]) -> Callable[[Any, Any], None]:
+    """The setter of ``data``. In a trace the numbers are written: ``store`` does it."""
+
+    def assign(self: Any, value: Any) -> None:
+        x, new = twin(self), twin(value)
+        if not isinstance(x, Traced) and not isinstance(new, Traced):
+            _data.fset(self, value)  # type: ignore[misc]
+            return
+        if isinstance(new, Traced) and new._extra is not None and getattr(new._extra, "how", None) == DETACHED and new._extra.parent() is x:
+            return  # the end of x.data += y
+        if tuple(new.shape) != tuple(x.shape) or new._dtype is not x._dtype:
+            raise AotgradRuntimeError(f"{user_loc()}: .data of {x._dtype.name}{list(x.shape)} is set to {new._dtype.name}{list(new.shape)}; a compiled function can only "
+                                      "write other numbers into it")
+        with modes.no_grad():
+            store(self, new, "data")
+
+    return assign
+
+
+def get_grad(self: Any) -> Any:
+    """The gradient accumulated so far, or None. Assign a tensor of the same shape and dtype, or None."""
+    if not modes.flags.noting or (ledger := ledger_of()) is None:
+        extra = self._extra
+        return None if extra is None else extra.grad
+    x = twin(self)
+    return ledger.gradient(x).now if isinstance(x, Traced) else _plain_grad(self)
+
+
+def set_grad(self: Any, value: Any) -> None:
+    """Sets ``.grad``; in a trace, of the real tensor at each call."""
+    ledger = ledger_of() if modes.flags.noting else None
+    x = twin(self)
+    if ledger is None or not isinstance(x, Traced):
+        _grad.fset(self, value)  # type: ignore[misc]
+        return
+    if value is not None:
+        value = twin(value)
+        checked = TracedTensor._of(x._trace, x._value)
+        _grad.fset(checked, value)  # type: ignore[misc]  # shapes and dtypes
+    found = ledger.gradient(x, ask=False)
+    found.now, found.known = value, True
+
+
+_detach, _data, _grad = Tensor.detach, Tensor.data, Tensor.grad
+
+
+def _plain_grad(x: Any) -> Any:
+    return None if x._extra is None else x._extra.grad
+
+
+# ---- what optimisers keep -----------------------------------------------------------------------------------------------------------------
+
+def guarded(holder: Any, key: Any) -> Any:
+    """``holder[key]``, a plain value that a trace may use: the function is traced anew when it changes."""
+    value = holder[key]
+    ledger = ledger_of()
+    if ledger is not None:
+        ledger.held.append((holder, key, value))
+    return value
+
+
+def get_number(holder: Any, key: Any) -> Any:
+    """``holder[key]``, a float, as a number that is read at every call: changing it does not trace anew."""
+    value, ledger = holder[key], ledger_of()
+    if ledger is None or isinstance(value, Tensor):
+        return value
+    found = ledger.numbers.get((id(holder), key))
+    if found is None:
+        box = np.asarray(value, float64.np)
+        ledger.kept.append(box)
+        ledger.sources[id(box)] = Item(holder, key)
+        root = ledger.trace
+        found = TracedTensor._of(root, root.capture(box, box))
+        found._weak = True
+        ledger.numbers[id(holder), key] = found
+    return found
+
+
+def get_item(holder: Any, key: Any) -> Any:
+    """``holder.get(key)``: None or a tensor, read and written at every call of a compiled function."""
+    ledger = ledger_of()
+    if ledger is None:
+        return holder.get(key)
+    slot = ledger.slots.get((id(holder), key))
+    if slot is None:
+        value = holder.get(key)
+        if value is not None:
+            ledger.kept.append(value)
+            ledger.sources.setdefault(id(value), Item(holder, key))
+            value = ledger.twin(value)
+        slot = ledger.slots[id(holder), key] = Slot(holder, key, value, value)
+    return slot.now
+
+
+def set_item(holder: Any, key: Any, value: Any) -> None:
+    """``holder[key] = value``, at every call of a compiled function."""
+    ledger = ledger_of()
+    if ledger is None:
+        holder[key] = value
+        return
+    get_item(holder, key)
+    ledger.slots[id(holder), key].now = value
