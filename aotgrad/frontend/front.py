@@ -107,8 +107,6 @@ class Operand:
 
 
 def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> list[Value]:
-    if not operands:
-        raise AotgradValueError(f"{op.name}: at least one array is needed, the list is empty")
     mode = op.front.promote if op.front else "none"
     kinds = [o.kind for o in operands]
     if b.trace.hidden and any(k.dtype is dtypes.bfloat16 for k in kinds) and not op.name.startswith(("convert", "to_")):  # kernels would compute with its bits
@@ -126,12 +124,12 @@ def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> li
     dtype = promote(kinds, b.torch)
     if mode == "float":
         dtype = to_float(dtype, b.torch)
-    values = [o.at(b, dtype) for o in operands]
-    return values if mode == "contract" else _broadcast(b, values)
     elif mode == "number" and dtype is dtypes.bool_:
         if b.torch:
             raise AotgradNotImplementedError(f"{op.name}: not implemented for bool tensors; convert one of them first (x.to(ag.int64))")
         dtype = dtypes.int8
+    values = [o.at(b, dtype) for o in operands]
+    return values if mode == "contract" else _broadcast(b, values)
 
 
 def _broadcast(b: FrontBuilder, values: list[Value]) -> list[Value]:
@@ -279,19 +277,6 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
         raise better from None  # the chain is searched for its innermost error: that must be the one with the line
 
 
-def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
-    args: list[Any] = []
-    keywords: dict[str, Any] = {}
-    layout = public.layout
-    for i, name in enumerate(layout.positional):
-        if name in filled:
-            if len(args) == i:
-                args.append(filled[name])
-            else:
-                keywords[name] = filled[name]
-    if layout.star is not None and layout.star in filled:
-        args += filled[layout.star]
-    keywords.update((n, filled[n]) for n in layout.keywords if n in filled)
 def _beyond_half(op: opdef.OpDef, operands: Sequence[Operand]) -> bool:
     """Whether a number meets float16 tensors that their dtype cannot hold: such an op computes in float32, as torch's do."""
     if op.front is None or op.front.promote not in ("arith", "number", "float") or not any(o.kind.dtype is dtypes.float16 for o in operands):
@@ -319,6 +304,19 @@ def _emitted(public: Public, b: FrontBuilder, arguments: dict[str, Any], places:
     return _call_canon(public, b, filled)
 
 
+def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
+    args: list[Any] = []
+    keywords: dict[str, Any] = {}
+    layout = public.layout
+    for i, name in enumerate(layout.positional):
+        if name in filled:
+            if len(args) == i:
+                args.append(filled[name])
+            else:
+                keywords[name] = filled[name]
+    if layout.star is not None and layout.star in filled:
+        args += filled[layout.star]
+    keywords.update((n, filled[n]) for n in layout.keywords if n in filled)
     return public.canon(b, *args, **keywords)
 
 
@@ -341,8 +339,6 @@ def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:
         text = text[6:]
         error = type(error)(text)
     if loc is None or text.startswith(str(loc)) or isinstance(error, NeedStatic):
-    if b.trace.name == "getitem":
-        return AotgradIndexError(f"shapes {', '.join(shapes[1:-1])} and {shapes[-1]} of the index arrays do not broadcast: {error.what}")
         return error
     return type(error)(f"{loc}: {loc.source}\n  {name}: {text}" if loc.source else f"{loc}: {name}: {text}")
 

@@ -14,11 +14,11 @@ from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.install import OpsTable
-from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import backward, dispatch, hooks, indexing, inplace, ledger
+from . import dispatch, hooks, indexing, inplace
 from .dispatch import NUMPY, TORCH, call, run
-from .eager import Dual, ViewExtra
+from .eager import Dual
 from .front import Public
 from .numpy_protocol import PUBLIC, array_function, array_ufunc, reduction
 from .trace import Traced, user_loc
@@ -190,12 +190,12 @@ def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocki
     for a in args:
         if isinstance(a, Tensor):
             dtype = a._dtype
-        elif isinstance(a, Device) or (isinstance(a, str) and a not in _DTYPE_NAMES):
+        elif str(a) == "cpu":
             device = a
         elif not isinstance(a, bool):
             dtype = a
-    if device is not None:
-        Device(device)  # which says what is wrong with it
+    if device is not None and str(device) != "cpu":
+        raise AotgradValueError(f"to: device {device!r} is not there; aotgrad runs on the CPU")
     wanted = mf.preserve_format if memory_format is None else mf.check(memory_format)
     out = self if dtype is None else _cast(self, dtype)
     if isinstance(self, Traced):
@@ -248,33 +248,12 @@ _OLD_NAMES = {
 }
 
 
-def _view(self: Any, *shape: Any) -> Any:
-    """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then)."""
-    return _shown(self, call(TORCH["view"], (self, *shape), {}))
-
-
-def _shown(self: Any, out: Any) -> Any:
-    """``out``, a reshaped ``self``, where it is a view."""
-    if type(self) is Tensor and type(out) is Tensor and not isinstance(out._extra, ViewExtra):
-        raise AotgradRuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces). "
-                                  f"Use .reshape(...) instead. ({user_loc()})")
-    return out
-
-
 def _select(self: Any, dim: int, index: int) -> Any:
     """The slice at ``index`` along ``dim``, without that dim."""
     rank = len(self.shape)
     if not -rank <= dim < rank:
-        raise AotgradDimError(f"select: dim={dim} is out of range for {rank} dimension(s)")
+        raise AotgradValueError(f"select: dim={dim} is out of range for {rank} dimension(s)")
     return indexing.getitem(self, (*[slice(None)] * (dim % rank), index))
-
-
-def _masked_select(self: Any, mask: Any) -> Any:
-    """The elements where ``mask`` holds, as a vector; the two broadcast."""
-    if tuple(mask.shape) != tuple(self.shape):
-        both = run(TORCH["where"], {"condition": mask, "input": self, "other": self})
-        self, mask = both, run(TORCH["expand"], {"input": mask, "sizes": (tuple(both.shape),)})
-    return indexing.getitem(self, mask)
 
 
 def _nonzero(self: Any, as_tuple: bool = False) -> Any:
@@ -302,18 +281,15 @@ def _extra_methods() -> dict[str, Any]:
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
         "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone,
-        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "detach": ledger.detach, "backward": backward.method,
-        "data": property(ledger.get_data, ledger.set_data(inplace.store), doc=ledger.get_data.__doc__),
-        "grad": property(ledger.get_grad, ledger.set_grad, lambda self: ledger.set_grad(self, None), doc=ledger.get_grad.__doc__),
-        "contiguous": contiguous, "to": _to, "type": _type,
+        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "contiguous": contiguous, "to": _to, "type": _type,
         "astype": _cast,
-        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "view": _view, "cpu": lambda self: self, "positive": lambda self: self,
+        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "cpu": lambda self: self, "positive": lambda self: self,
         "where": lambda self, condition, other: run(TORCH["where"], {"condition": condition, "input": self, "other": other}),
         "H": property(_matrix_transpose, doc="The conjugate transpose of a matrix."), "real": property(lambda self: self, doc="The real part."),
-        "view_as": lambda self, other: _view(self, tuple(other.shape)),
+        "view_as": lambda self, other: run(TORCH["view"], {"input": self, "shape": (tuple(other.shape),)}),
         "reshape_as": lambda self, other: run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)}),
         "expand_as": lambda self, other: run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)}),
-        "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": _masked_select,
+        "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": lambda self, mask: indexing.getitem(self, mask),
         "new_zeros": _new(0), "new_ones": _new(1), "new_full": lambda self, size, fill_value, **kw: _new(fill_value)(self, size, **kw), "new_tensor": _new_tensor,
         "new_empty": _new(0),
     }

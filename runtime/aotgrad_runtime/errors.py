@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
-    "AotgradWarning",
+    "AotgradWarning", "AotgradZeroDivisionError",
 ]
 
 
@@ -26,6 +26,10 @@ class AotgradIndexError(AotgradError, IndexError):
 
 class AotgradRuntimeError(AotgradError, RuntimeError):
     """A wrong use of the autograd runtime, where PyTorch would raise ``RuntimeError``."""
+
+
+class AotgradZeroDivisionError(AotgradRuntimeError, ZeroDivisionError):
+    """A division of integers by zero, where PyTorch would raise ``RuntimeError`` and Python ``ZeroDivisionError``."""
 
 
 class AotgradNotImplementedError(AotgradError, NotImplementedError):
