@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 __all__ = [
-    "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
+    "AotgradArgumentError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRangeError",
+    "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
     "AotgradWarning", "AotgradZeroDivisionError",
 ]
 
@@ -30,6 +31,22 @@ class AotgradRuntimeError(AotgradError, RuntimeError):
 
 class AotgradZeroDivisionError(AotgradRuntimeError, ZeroDivisionError):
     """A division of integers by zero, where PyTorch would raise ``RuntimeError`` and Python ``ZeroDivisionError``."""
+
+
+class AotgradArgumentError(AotgradValueError, AotgradRuntimeError):
+    """Shapes or arguments that do not fit each other, where NumPy raises ``ValueError`` and PyTorch ``RuntimeError``."""
+
+
+class AotgradDTypeError(AotgradTypeError, AotgradRuntimeError):
+    """Tensors of a dtype that an operation does not take, where NumPy raises ``TypeError`` and PyTorch ``RuntimeError``."""
+
+
+class AotgradRangeError(AotgradIndexError, AotgradRuntimeError):
+    """A number of an index array that is out of range, where NumPy raises ``IndexError``, and PyTorch that or ``RuntimeError``."""
+
+
+class AotgradDimError(AotgradValueError, AotgradIndexError):
+    """A dimension out of range, where NumPy's ``AxisError`` is a ``ValueError`` and an ``IndexError``, and PyTorch raises ``IndexError``."""
 
 
 class AotgradNotImplementedError(AotgradError, NotImplementedError):
