@@ -328,6 +328,12 @@ def test_bound_calls_and_profiles_use_them_too() -> None:
     assert jobs() > before and seen.key_averages()
 
 
+def test_explain_says_what_is_shared() -> None:
+    f = ag.compile(lambda x: (ag.tanh(x @ x), ag.cumsum(x, 0)), threads=3)
+    kernels = [line for line in f.explain(normal(30, 30)).splitlines() if "kernel" in line]
+    assert any("'threads': 3" in line and "gemm" in line for line in kernels) and not any("'threads'" in line for line in kernels if "cumsum" in line)
+
+
 def jobs() -> int:
     """How many jobs the pool of this process has shared."""
     made = pool._process.pool

@@ -52,6 +52,7 @@ class NestEmitter(Sums):
         self.row_size: DimLike = 1
         self.row_lanes = 1
         self.whole = False  # was built: may run on several threads
+        self.spread = False  # does so, where there is enough work
         self.long = False  # every loop asks whether to stop: one round of the first is long
         self.free: int | None = None  # the dim of the innermost loop while guards that it moves hold
 

@@ -198,7 +198,8 @@ def _product(cx: Context, item: Item, op: Op, c: Access, e: NestEmitter | None) 
     made = _Product(cx, item, op, c, e)
     made.emit()
     m, n, k = made.sizes
-    cx.report.append({"kind": "small dot" if made.small else "gemm", "sizes": [str(m), str(n), str(k)], "batch": str(dims.product(made.lead)),
+    shared = {"threads": made.threads} if made.threads > 1 else {}
+    cx.report.append({"kind": "small dot" if made.small else "gemm", **shared, "sizes": [str(m), str(n), str(k)], "batch": str(dims.product(made.lead)),
                       "epilogue": e is not None})
 
 

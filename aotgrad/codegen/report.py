@@ -13,7 +13,7 @@ __all__ = ["describe"]
 
 
 def describe(e: NestEmitter) -> dict[str, Any]:
-    """Loops and bytes of an emitted nest."""
+    """Loops and bytes of an emitted nest; how many threads may share it."""
     read: DimLike = 0
     written: DimLike = 0
     scratch = set(e.temps)
@@ -28,7 +28,8 @@ def describe(e: NestEmitter) -> dict[str, Any]:
             if red.target is not None:
                 written = written + _bytes(e, *red.target)
     depth = max((len(e.outer_loops) + len(ph.loops) for ph in e.phases), default=0)
-    return {"kind": "loop", "depth": depth, "loops": sum(1 for ph in e.phases if ph.loops), "outer": len(e.outer_loops),
+    shared = {"threads": e.cx.module.threads} if e.spread else {}
+    return {"kind": "loop", **shared, "depth": depth, "loops": sum(1 for ph in e.phases if ph.loops), "outer": len(e.outer_loops),
             "read": str(read), "written": str(written), "lanes": e.lanes()}
 
 

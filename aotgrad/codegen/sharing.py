@@ -90,6 +90,7 @@ def shared(e: Any, loop: Loop, low: Index, high: Index, step: int = 1) -> Iterat
     if not first or first[0] is not loop or not may_share(e, loop):
         yield low, high
         return
+    e.spread = True
     inside: DimLike = step
     for d, n in enumerate(e.space):
         if d not in loop.dims:

@@ -61,6 +61,7 @@ class Sums:
     phases: list[Phase]
     blocked: bool
     temps: list[Store]
+    spread: bool
     _high: Callable[[Loop], Index]
     _identities: Callable[[Reduction, int], list[Value]]
     _lanes: Callable[[Phase], int]
@@ -94,7 +95,7 @@ class Sums:
         summed = [ph.reds[i] for i in fresh]
         if not may_share(self, loop, summed) or any(r.dtype.kind == "b" for r in summed) or (isinstance(high, int) and high <= block):
             return None
-        count = kb.ceildiv(high, block)
+        self.spread, count = True, kb.ceildiv(high, block)
         parts = _Parts(self, ph, fresh, dims.floordiv(loop.size + (block - 1), block))
         with kb.parallel(count, grain(self.cx, units(self.phases), block), self.cx.module.threads) as (a, b), kb.for_(a, b, poll=BLOCK) as lp:
             first = kb.mul(lp.iv, block)
@@ -163,6 +164,7 @@ class Sums:
             with kb.for_(0, count, init=flat(full), poll=2) as lp:
                 join(0, unflat_all(full, lp.args), {i: a for i, a in one(lp.iv, 0).items() if a is not None})
             return dict(unflat(full, lp.results))
+        self.spread = True
         parts = _Parts(self, ph, full, blocks)
         inside = dims.product([n for d, n in enumerate(self.space) if d not in loop.dims])
         size = kb.max(kb.div(grain(self.cx, units(self.phases), inside), block), 1)
