@@ -23,7 +23,10 @@ def pack_function(name: str, plan: Plan, taps: Sequence[int], lane: int, k: int,
         whole = plan.sum.width // plan.vec.lanes
         steps = Steps(lane, k, tap, group)
         for valid, first, count in ((0, 0, whole), (plan.sum.width % plan.vec.lanes, whole, 1)):
-            if count and (valid or first == 0):
+            if count and not valid and first == 0 and lane == plan.vec.size:
+                texts.append(_copier(f"{name}_0", plan, taps, steps))
+                _copied(f, f"{name}_0", plan, whole, steps)
+            elif count and (valid or first == 0):
                 texts.append(_vector(f"{name}_{valid}", plan, valid or plan.vec.lanes, taps, steps))
                 _vectors(f, f"{name}_{valid}", plan, first, count, steps)
     f.ret()
@@ -61,6 +64,43 @@ def _vectors(f: Fn, name: str, plan: Plan, first: int, count: int, steps: Steps)
         f.for_(count, 1, vector)
 
     f.for_(ts.groups, 1, one)
+
+
+def _copied(f: Fn, name: str, plan: Plan, whole: int, steps: Steps) -> None:
+    """Blocks of the ``whole`` vectors of adjacent channels of every group, all vectors of a block together: memory is read in longer pieces."""
+    ts, vec = plan.sum, plan.vec
+    column = ts.taps * ts.depth * vec.bytes
+
+    def one(g: str) -> None:
+        src, dst = f.at("%weights", f.mul(g, steps.group)), f.at("%packed", f.mul(g, plan.group_bytes))
+
+        def block(b: str) -> None:
+            first = f.mul(b, plan.vectors)
+            row = f.select(f.cmp("eq", b, plan.blocks - 1), plan.last[0] * vec.bytes, plan.vectors * vec.bytes)
+            count = f.min(f.sub(whole, first), plan.vectors)
+            f.raw(f"call void @{name}(ptr {f.at(src, f.mul(first, vec.bytes))}, ptr {f.at(dst, f.mul(first, column))}, i64 {row}, i64 {count})")
+
+        f.for_(plan.blocks, 1, block)
+
+    f.for_(ts.groups, 1, one)
+
+
+def _copier(name: str, plan: Plan, taps: Sequence[int], steps: Steps) -> str:
+    """``name(src, dst, row, count)``: ``count`` adjacent vectors of channels, for all taps and k, to dst + (tap * depth + k) * row."""
+    f = Fn(name, [("ptr", "src"), ("ptr", "dst"), ("i64", "row"), ("i64", "count")], attrs="noinline nounwind")
+    vec, depth = plan.vec, plan.sum.depth
+
+    def tap(src: str, dst: str) -> None:
+        def one(q: str) -> None:
+            at, to = f.at(src, f.mul(q, steps.k)), f.at(dst, f.mul(q, "%row"))
+            f.for_("%count", 1, lambda j: vec.store(f, vec.load(f, f.at(at, f.mul(j, vec.bytes))), f.at(to, f.mul(j, vec.bytes))))
+
+        f.for_(depth, 1, one)
+
+    _runs(f, taps, steps.tap, f.mul("%row", depth), tap)
+    f.ret()
+    f.end()
+    return f.text()
 
 
 def _vector(name: str, plan: Plan, valid: int, taps: Sequence[int], steps: Steps) -> str:
