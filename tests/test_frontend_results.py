@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad.cli.app import main
 
 X = np.array([1.0, 2.0, 3.0])
 
@@ -218,3 +219,38 @@ def test_round_of_traced_and_taped_values() -> None:
         with pytest.raises(ag.AotgradTypeError, match=r"use np\.round\(x\)"):
             g(lambda x: x * round(x))(1.5)
         assert g(lambda x: 3.0 * x + round(x, 1))(1.26) == (pytest.approx(3 * 1.26 + 1.3) if g is ag.compile else 3)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, ag.compile])
+@pytest.mark.parametrize(("f", "says"), [
+    (lambda x: ag.scan(lambda c, v: (np.zeros(2), None), x, x)[0], r"scan: leaf 0 of the carry starts as float64\[.*\] and comes back as float64\[2\]"),
+    (lambda x: ag.scan(lambda c, v: (c > 0, None), x, x)[0], r"scan: leaf 0 .*comes back as bool\["),
+    (lambda x: ag.scan(lambda c, v: ((c, c), None), x, x)[0], r"scan: the carry comes back with another structure"),
+    (lambda x: ag.fori_loop(0, 3, lambda i, c: c[:2], x), r"fori_loop: leaf 0 of the carry starts as"),
+    (lambda x: ag.fori_loop(0, 3, lambda i, c: (c, c), x), r"fori_loop: the carry comes back with another structure"),
+    (lambda x: ag.cond(x[0] > 0, lambda x: x, lambda x: x[:2], x), r"cond: one branch gives float64\[.*\], the other float64\["),
+    (lambda x: ag.cond(x[0] > 0, lambda x: x, lambda x: x > 0, x), r"cond: one branch gives float64\[.*\], the other bool\["),
+    (lambda x: ag.scan(lambda c, v: (c, v), x, (x, x[0]))[0], r"scan: a leaf of xs is 0-d"),
+    (lambda x: ag.scan(lambda c, v: (c, v), x, ())[0], r"scan: give xs, or length="),
+])
+def test_mismatches_are_told_with_the_line_in_plain_types(wrap: Any, f: Any, says: str) -> None:
+    with pytest.raises(ag.AotgradError, match=rf"test_frontend_results\.py:\d+: {says}") as caught:
+        wrap(f)(np.ones(3))
+    assert "!ag." not in str(caught.value)
+
+
+def test_a_target_without_fma_is_no_choice() -> None:
+    with pytest.raises(ag.AotgradValueError, match="use one of native, x86-64-v3, x86-64-v4, aarch64-linux-gnu$"):
+        ag.aot.build(lambda x: x, ["x: f64"], name="f", target="foo")
+    with pytest.raises(ag.AotgradValueError, match="--name"):
+        ag.aot.build(lambda x: x, ["x: f64"])
+
+
+def test_run_takes_inputs_after_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "f.mlir"
+    file.write_text(str(ag.compile(lambda x: x * 2.0, name="sq").trace(np.ones(2))))
+    for given in (["--function", "sq", "[1, 4]"], ["[1, 4]", "--function", "sq"]):
+        assert main(["run", str(file), *given]) == 0
+        assert capsys.readouterr().out == "[2. 8.]\n"
+    with pytest.raises(SystemExit):
+        main(["run", str(file), "--odd", "[1, 4]"])

@@ -466,3 +466,15 @@ def test_transforms_are_built_by_the_names_of_their_function(tmp_path: Any) -> N
     np.testing.assert_allclose(out[0], 30.0)
     np.testing.assert_allclose(out[1], 6 * x)
     np.testing.assert_allclose(out[2], 10.0)
+
+
+def test_derivatives_of_bfloat16_are_those_of_float32() -> None:
+    def f(x: Any) -> Any:
+        return (x * x * x).sum()
+
+    def v(x: Any) -> Any:
+        return x * x
+
+    for g in (ag.grad(f), ag.hessian(f), ag.jacrev(v), ag.jacfwd(v), lambda x: ag.hvp(f, x, x), lambda x: ag.jvp(v, (x,), (x,))[1], lambda x: ag.vjp(v, x)[1](x)[0]):
+        got, want = (g(ag.tensor([1.5, 2.0], dtype=d)) for d in (ag.bfloat16, ag.float32))
+        assert got.dtype is ag.bfloat16 and got.tolist() == want.tolist()

@@ -34,7 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         parser.print_help()
         return USAGE
-    arguments = parser.parse_args(given)
+    arguments, rest = parser.parse_known_args(given)
+    if rest and hasattr(arguments, "inputs") and not any(a.startswith("--") for a in rest):  # argparse takes no positional arguments after an option
+        arguments.inputs += rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(arguments.run(arguments) or 0)
     except AotgradError as error:

@@ -72,7 +72,8 @@ class Target:
             return _native()
         fields = _NAMED.get(_ALIASES.get(name, name))
         if fields is None:
-            raise AotgradValueError(f"target {name!r} is not known; use one of native, {', '.join(n for n in _NAMED if n != 'aarch64')}, aarch64-linux-gnu")
+            raise AotgradValueError(f"target {name!r} is not known; use one of native, {', '.join(n for n in _NAMED if n != 'aarch64' and Target(*_NAMED[n]).fma)}, "
+                                    "aarch64-linux-gnu")
         return Target(*fields)
 
     @property

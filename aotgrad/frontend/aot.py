@@ -287,7 +287,7 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     most = _threads(threads)
     title = str(name or getattr(f, "__name__", ""))
     if not title.isidentifier() and name is None:
-        raise AotgradValueError(f"{title or 'this function'} has no name that C could use; pass name='...'")
+        raise AotgradValueError(f"{title or 'this function'} has no name that C could use; give one (name='...', or --name on the command line)")
     header.c_name(title, "the library's name")
     if not isinstance(out, (str, os.PathLike)):
         raise AotgradTypeError(f"out must be the path of a folder, not {type(out).__name__}")

@@ -150,7 +150,8 @@ def _bound(f: Callable[..., Any], name: str, given: Sequence[tuple[str, Any]]) -
             else:
                 keywords[p.name] = rest.pop(p.name)
         elif p.default is p.empty:
-            raise AotgradValueError(f"args: {name} needs a type for its parameter {p.name}; add '{p.name}: f64[...]'")
+            hint = "; it is a method: build a bound one, such as model.f of an object in the file" if p.name == "self" else f"; add '{p.name}: f64[...]'"
+            raise AotgradValueError(f"args: {name} needs a type for its parameter {p.name}{hint}")
     if rest:
         raise AotgradValueError(f"args: {name} has no parameter {next(iter(rest))!r}; it takes {', '.join(parameters) or 'none'}")
     return positional, keywords

@@ -61,6 +61,9 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     if p.type.shape != ():
         raise AotgradValueError(f"{user_loc()}: cond: the predicate has shape {p.type.shape}; it must be a scalar. Use ag.where for elementwise choice")
     p = p if p.type.dtype is bool_ else b.ne(p, b.full_like(p, 0))
+    given = [[_shown(_plain_type(trace, v.type)) for v in s.block.outputs] for s in subs]
+    if given[0] != given[1]:
+        raise _unlike(given)
     outer = [*values, *lifted]
     blocks = [_aligned(s, len(values), outer) for s in subs]
     found = b.emit("cond", [p, *outer], {}, blocks)
@@ -89,8 +92,13 @@ def _check_branches(true_fn: Any, false_fn: Any, operands: tuple[Any, ...]) -> N
         raise AotgradTypeError(f"{user_loc()}: cond: the branches return different structures; return the same containers and keys from both")
     given = [[_shown((v.type.shape, v.type.dtype)) for v in s.block.outputs] for s in subs]
     if given[0] != given[1]:
-        raise AotgradTypeError(f"{user_loc()}: cond: one branch gives {given[0]}, the other {given[1]}; make shapes and dtypes equal")
+        raise _unlike(given)
     _equal_branches[key] = None
+
+
+def _unlike(given: Sequence[Sequence[str]]) -> AotgradTypeError:
+    one, other = (", ".join(g) for g in given)
+    return AotgradTypeError(f"{user_loc()}: cond: one branch gives {one}, the other {other}; make shapes and dtypes equal")
 
 
 def _aligned(sub: Sub, given: int, outer: Sequence[Value]) -> Block:
@@ -128,7 +136,7 @@ def _length(leaves: Sequence[Any], length: Any) -> Any:
     for x in leaves:
         shape = x.shape if hasattr(x, "shape") else np.shape(x)
         if len(shape) == 0:
-            raise AotgradValueError("scan: a leaf of xs is 0-d; every leaf needs a leading dim to run over")
+            raise AotgradValueError(f"{user_loc()}: scan: a leaf of xs is 0-d; every leaf needs a leading dim to run over")
         sizes.append(plain_size(shape[0]))
     if length is not None:
         length = plain_size(length)
@@ -139,7 +147,7 @@ def _length(leaves: Sequence[Any], length: Any) -> Any:
             raise AotgradValueError(f"{user_loc()}: scan: length={length} is negative")
         sizes.append(length)
     if not sizes:
-        raise AotgradValueError("scan: give xs, or length=")
+        raise AotgradValueError(f"{user_loc()}: scan: give xs, or length=")
     for n in sizes[1:]:
         if isinstance(n, int) and isinstance(sizes[0], int) and n != sizes[0]:
             raise AotgradValueError(f"{user_loc()}: scan: leading sizes {sizes[0]} and {n} differ")
@@ -230,7 +238,11 @@ def _type_of(x: Any) -> Any:
 
 
 def _shown(t: Any) -> str:
-    return f"{t[1].name}{list(t[0])}" if isinstance(t, tuple) else t.__name__
+    return f"{t[1].name}[{', '.join(str(d) for d in t[0])}]" if isinstance(t, tuple) else t.__name__
+
+
+def _plain_type(trace: Trace, t: TensorType) -> Any:
+    return tuple(trace.canonical(d) for d in t.shape), t.dtype
 
 
 def _stack(column: list[Any]) -> Any:
@@ -254,7 +266,9 @@ def _row(x: Any, i: int) -> Any:
     return dispatch.call(dispatch.TORCH["reshape"], (piece, tuple(x.shape)[1:]), {})
 
 
-def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count: Any, reverse: bool, trace: Trace) -> tuple[Any, Any]:
+def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count: Any, reverse: bool, trace: Trace, what: str = "scan",
+                 counters: int = 0) -> tuple[Any, Any]:
+    """``what``: the function in errors; ``counters``: leaves of the carry in front that are not the user's."""
     b = builder_of(trace)
     carry, carry_tree = tree_flatten(init)
     values = [as_value(x, trace) for x in carry]
@@ -275,11 +289,14 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
         sub = Sub(getattr(f, "__name__", "scan"), fn, body_tree, [*(v.type for v in values), *rows], cls, [*weak, *([False] * len(rows))])
         wanted = [v.type for v in sub.block.outputs[:len(values)]]
         if sub.out_tree.children[0] != carry_tree:
-            raise AotgradTypeError(f"{user_loc()}: scan: the carry comes back with another structure than it started with")
+            raise AotgradTypeError(f"{user_loc()}: {what}: the carry comes back with another structure than it started with")
         changed = [w and t.dtype is not v.type.dtype and t.shape == v.type.shape for w, t, v in zip(weak, wanted, values)]
         if not any(changed):
             break
         values = [b.to_dtype(v, t.dtype) if c else v for v, t, c in zip(values, wanted, changed)]
+    for i, (have, new) in enumerate(zip((_plain_type(trace, v.type) for v in values), (_plain_type(trace, t) for t in wanted))):
+        if have != new:
+            raise AotgradTypeError(f"{user_loc()}: {what}: leaf {i - counters} of the carry starts as {_shown(have)} and comes back as {_shown(new)}; they must be equal")
     lifted = sub.lifted_values()
     given = len(values) + len(xs)
     block = Block()
@@ -316,7 +333,7 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
         i, c = carry
         return (dispatch.call(dispatch.TORCH["add"], (i, 1), {}), body(i, c)), None
 
-    return scan(step, (start, init), None, length=dims.maximum(upper - lower, 0))[0][1]
+    return _traced_scan(step, (start, init), [], tree_flatten(None)[1], dims.maximum(upper - lower, 0), False, trace, "fori_loop", 1)[0][1]
 
 
 def _bound(n: Any) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.arrays import converted
+from aotgrad_runtime.dtypes import DType, bfloat16
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import dispatch
@@ -34,9 +35,13 @@ __all__ = ["hessian", "jacfwd", "jacobian", "jacrev"]
 
 
 def _basis(shape: tuple[int, ...], dtype: DType, k: int) -> Any:
-    e = np.zeros(shape, dtype.np)
+    e = np.zeros(shape)
     e.flat[k] = 1
-    return e
+    return converted(e, dtype)
+
+
+def _stored(x: Any, cls: type[Any]) -> Any:
+    return wrap(x, cls) if isinstance(x, np.ndarray) and x.dtype == bfloat16.np else x  # its storage says nothing of the numbers in it
 
 
 def _stacked(rows: list[Any], lead: tuple[int, ...], rest: tuple[int, ...], dtype: DType, cls: type[Any], front: bool) -> Any:
@@ -149,7 +154,7 @@ def _jacfwd_blocks(partial: F, args: Sequence[Any], nums: Sequence[int], trees: 
                 ts = [list(z) for z in zeros]
                 if zeros[a][k].size:
                     ts[a][k] = _basis(shape, dtype_of(x), j)
-                value, tangent = jvp(partial, [args[i] for i in nums], [tree_unflatten(t, z) for z, (_, t) in zip(ts, trees)])
+                value, tangent = jvp(partial, [args[i] for i in nums], [tree_unflatten(t, [_stored(v, cls) for v in z]) for z, (_, t) in zip(ts, trees)])
                 outs, out_tree = tree_flatten(value)
                 rows.append(tree_flatten_nones(tangent, out_tree))
             per_leaf.append(rows if zeros[a][k].size else [])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import TensorType
-from aotgrad_runtime.arrays import DTYPES, check_kind, native
+from aotgrad_runtime.arrays import DTYPES, check_kind, converted, native
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import edge_of
@@ -172,7 +172,7 @@ def as_tensor_like(x: Any, cls: type[Any], like: Any, what: str = "a tangent or 
         raise AotgradTypeError(f"{what}: {type(x).__name__} was given where an array of shape {wanted} and dtype {dtype.name} belongs")
     if dtype_of(x).is_complex and not dtype.is_complex:
         raise AotgradTypeError(f"{what}: a complex array was given for a value of dtype {dtype.name}; give its .real part")
-    out = x if isinstance(x, Tensor) else wrap(np.asarray(borrowed(x), dtype.np), cls)
+    out = x if isinstance(x, Tensor) else wrap(borrowed(x) if np.asarray(x).dtype == dtype.np else converted(borrowed(x), dtype), cls)
     if tuple(out.shape) != wanted:
         raise AotgradValueError(f"{what} of shape {tuple(out.shape)} was given for a value of shape {wanted}")
     return out

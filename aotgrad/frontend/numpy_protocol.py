@@ -51,7 +51,8 @@ def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any)
         x, y = (v if isinstance(v, Tensor) else np.asarray(v) for v in inputs)
         return _ufunc(name, (_reshape(x, (*x.shape, *[1] * len(y.shape))), y), kwargs)
     if method == "at":
-        raise AotgradTypeError(f"{user_loc()}: np.{name}.at writes into its first argument; use x = x.at[i].{'add' if name == 'add' else 'mul'}(v)")
+        raise AotgradTypeError(f"{user_loc()}: np.{name}.at writes into its first argument; for an index without repeats write x[i] "
+                             f"{'+=' if name == 'add' else '*='} v, else x = x.at[i].{'add' if name == 'add' else 'mul'}(v)")
     raise _refused(f"np.{name}.{method}")
 
 

@@ -427,7 +427,8 @@ class Traced:
         return int(self.shape[0])
 
     def __bool__(self) -> bool:
-        raise _left(self) or AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs. "
+        hint = " A flag that was given as np.bool_ is such a value: pass bool(flag), or name it in static=." if self._dtype.kind == "b" and not self.ndim else ""
+        raise _left(self) or AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs.{hint} "
                                "Use ag.where for values, ag.cond, ag.scan or ag.fori_loop for control flow")
 
     __float__ = __complex__ = _no_data

@@ -10,7 +10,7 @@ import numpy as np
 from aotgrad.ir import TensorType
 from aotgrad.ir.transforms.differentiate import linearize_func
 from aotgrad_runtime import engine
-from aotgrad_runtime.arrays import DTYPES, native
+from aotgrad_runtime.arrays import DTYPES, converted, native
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import enable_grad
 from aotgrad_runtime.tensor import Tensor, wrap
@@ -171,7 +171,7 @@ def _map_release(tree: Any, keep: bool, inputs: Any) -> Any:
 def _one_like(out: Any, cls: type[Any]) -> Any:
     if isinstance(out, Dual):
         return _one_like(out._primal, cls)
-    return wrap(np.ones((), dtype_of(out).np), cls)
+    return wrap(converted(np.ones(()), dtype_of(out)), cls)
 
 
 def grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
