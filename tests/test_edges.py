@@ -117,3 +117,37 @@ def test_heaviside_of_tensors_is_torchs_and_of_arrays_numpys() -> None:
         got = np.asarray(f(np.array([np.nan, 0.0, 2.0]), np.array([5.0, 7.0, 9.0])))
         np.testing.assert_array_equal(got, [np.nan, 7.0, 1.0])
         assert np.asarray(f(np.array([1, 0]), np.array([5, 7]))).dtype == np.float64
+
+
+# ---- norms of nothing ---------------------------------------------------------------------------------------------------------------
+
+EMPTIES = [((0,), None), ((3, 0), 1), ((0, 3), 0), ((0, 3), 1), ((0, 3), None), ((3, 0), (0, 1)),
+           ((0, 3), (0, 1)), ((0, 0), None), ((2, 0, 3), (1, 2)), ((2, 3, 0), (1, 2))]
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize("order", [None, 2, 1, 0, 3, np.inf, -np.inf, -1])
+@pytest.mark.parametrize(("shape", "axis"), EMPTIES)
+def test_norms_of_nothing_are_numpys(shape: tuple[int, ...], axis: Any, order: Any) -> None:
+    if order == 2 and (isinstance(axis, tuple) or axis is None and len(shape) == 2):
+        pytest.skip("needs singular values")
+    x = np.zeros(shape)
+    full = np.ones([n or 2 for n in shape])
+    f = ag.compile(lambda x: np.linalg.norm(x, order, axis=axis))
+    try:
+        want = np.linalg.norm(x, order, axis=axis)
+    except ValueError:
+        with pytest.raises(ValueError):
+            f(x)
+        return
+    np.testing.assert_array_equal(f(x), want)
+    np.testing.assert_allclose(f(full), np.linalg.norm(full, order, axis=axis))  # a program for one size and all others
+    np.testing.assert_array_equal(f(x), want)
+
+
+@pytest.mark.parametrize("order", [np.inf, -np.inf, -1.0])
+def test_norms_of_empty_tensors_are_errors_where_torchs_are(order: float) -> None:
+    for f in (lambda t: ag.norm(t, order), ag.compile(lambda t: ag.norm(t, order))):
+        with pytest.raises(AotgradError, match=r"empty|at least"):
+            f(ag.zeros(0))
+        assert f(ag.ones(3)) is not None

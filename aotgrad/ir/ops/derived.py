@@ -13,6 +13,7 @@ from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError, AotgradV
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
 from .common import at_least, norm_dim, norm_dims
 from .contract import _matmul_body, _matmul_canon
+from .reduce import _nonempty
 
 __all__: list[str] = []
 
@@ -75,7 +76,7 @@ def _norm_body(b: Any, x: Any, p: Any, dims: Any) -> Any:
         return b.sqrt(b.sum(b.mul(x, x), dims=dims))
     size = b.abs(x)
     if p in (np.inf, -np.inf):
-        return b.emit("amax" if p > 0 else "amin", [size], {"dims": dims})[0]
+        return _most(b, size, dims, p)
     if p == 0:
         return b.sum(b.to_dtype(b.ne(x, b.full_like(x, 0)), x.type.dtype), dims=dims)
     if p == 1:
@@ -84,12 +85,24 @@ def _norm_body(b: Any, x: Any, p: Any, dims: Any) -> Any:
     return b.pow(total, b.full_like(total, 1.0 / p))
 
 
+def _most(b: Any, sizes: Any, dims: Sequence[int], p: float) -> Any:
+    """The largest or smallest of what is not negative; the largest of nothing is 0."""
+    best = b.emit("amax" if p > 0 else "amin", [sizes], {"dims": dims})[0]
+    if p < 0 or all(isinstance(sizes.type.shape[d], int) and sizes.type.shape[d] for d in dims):
+        return best
+    zero = b.full_like(best, 0)
+    return b.where(b.lt(best, zero), zero, best)
+
+
 def _matrix_norm(b: Any, x: Any, p: Any, dims: Sequence[int]) -> Any:
     rows, cols = dims
     if p in (1, -1, np.inf, -np.inf):
         along, across = (rows, cols) if abs(p) == 1 else (cols, rows)
         sums = b.sum(b.abs(x), dims=(along,))
-        return b.emit("amax" if p > 0 else "amin", [sums], {"dims": (across - (across > along),)})[0]
+        last = (across - (across > along),)
+        if p < 0:
+            _nonempty(b, sums, last, "norm")
+        return _most(b, sums, last, p)
     raise AotgradValueError(f"norm: order {p!r} of a matrix needs singular values, which are not available here; use 'fro', 1 or inf, or give a single dim")
 
 
@@ -108,6 +121,8 @@ def _norm_canon(b: Any, x: Any, p: Any = "fro", dim: Any = None, keepdim: bool =
     elif np_rules and len(dims) == 2 and (dim is None or isinstance(dim, (tuple, list))):
         out = _matrix_norm(b, x, p, given)
     else:
+        if p == -np.inf or (b.torch and (p == np.inf or p < 0)):  # as NumPy and torch; NumPy's of the other orders are 0 or inf
+            _nonempty(b, x, dims, "norm")
         out = b.norm(x, p=p, dims=dims)
     return b.to_shape(out, tuple(1 if d in dims else n for d, n in enumerate(x.type.shape))) if keepdim else out
 
