@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aotgrad_runtime.dtypes import DType, int64
+from aotgrad_runtime.dtypes import DType, bool_, int64
 
 from ..ir import dims
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from .access import Access
 from .fusion import Kern
-from .guards import both, inside
+from .guards import both, guarded, inside
 from .image_loops import ImageLoops, Range
 from .kernel import Index, register
+from .kernel_core import CMPI
 from .lowering_places import at_places
 from .nest import Context
 
@@ -73,7 +74,10 @@ class _Windows(ImageLoops):
         self.rows = down and op.name == "window_sum" and wide_windows
         few = isinstance(self.count[-1], int) and self.count[-1] <= 2
         self.along = self.rows and few and not self.channels and _unit(self.given, -1, self.spatial[-1]) and (self.adaptive or self.a["dilation"][-1] == 1)
-        self.places = down and not self.channels and not self.adaptive and not self.along and _unit(self.out, -1, self.shape[-1])
+        # of one window in the last dim, which lanes lie in it is all there is to ask
+        self.single = isinstance(self.count[-1], int) and self.count[-1] == 1 and (self.adaptive or self.a["dilation"][-1] == 1)
+        lines = not self.adaptive if down else not self.adaptive or self.single
+        self.places = lines and not self.channels and not self.along and _unit(self.out, -1, self.shape[-1])
         wide = max(self.dtype.itemsize, 8 if op.name == "window_argmax" else 1)
         super().__init__(cx, wide, self.shape[1] if self.channels else self.shape[-1] if self.places else self.spatial[-1] if self.along else 1)
 
@@ -232,15 +236,57 @@ class _Up(_Windows):
 
     def _combined(self, b: Index, c: Index, p: list[Index], lanes: Sequence[Index], masks: Sequence[Value | None]) -> list[Value]:
         k = self.kb.scalars(self.lanes)
+        ranges = [self._meeting(d, i) for d, i in enumerate(p)]
+        if self.places:  # each lane has windows of its own in the last dim
+            ranges.append((0, 1 if self.single else self.a["kernel"][-1], 1))
 
         def step(j: list[Index], accs: list[Value]) -> list[Value]:
-            q = j if self.adaptive else [self._position(d, i, place) for d, (i, place) in enumerate(zip(p, j))]
-            at = [self._offset(self.given, b, self._spot_of(c, p, lane)[0], q) for lane in lanes]
-            ys = [self.load(self.given.store.mem, i, self.given.strides[1], mask) for i, mask in zip(at, masks)]
-            return [k.add(acc, y) for acc, y in zip(accs, ys)]
+            q = list(j[:len(p)]) if self.adaptive else [self._position(d, i, place) for d, (i, place) in enumerate(zip(p, j))]
+            out = []
+            for acc, lane, mask in zip(accs, lanes, masks):
+                if self.places:
+                    out.append(self._line(b, c, q, lane, j[-1], mask, acc))
+                    continue
+                at = self._offset(self.given, b, self._spot_of(c, p, lane)[0], q)
+                out.append(k.add(acc, self.load(self.given.store.mem, at, self.given.strides[1], mask)))
+            return out
 
-        found = self.nested([self._meeting(d, i) for d, i in enumerate(p)], [self._zero()] * len(lanes), step)
+        found = self.nested(ranges, [self._zero()] * len(lanes), step)
         return [self._divided(x) for x in found]
+
+    def _line(self, b: Index, c: Index, q: list[Index], lane: Index, place: Index, mask: Value | None, acc: Value) -> Value:
+        """One kernel place of the last dim: for the lanes that meet a window there."""
+        kb, k, mem = self.kb, self.kb.scalars(self.lanes), self.given.store.mem
+        row = self._offset(self.given, b, c, [*q, 0])
+        if self.single:
+            y = k.vector(kb.load(mem, row))
+            if not self.adaptive:
+                y = k.select(inside(kb, [self._lanes_from(kb.add(lane, self.a["low"][-1]))], [kb.dim(self.a["kernel"][-1])]), y, self._zero())
+            return k.add(acc, y)
+        stride, first = self.a["stride"][-1], kb.sub(kb.add(lane, self.a["low"][-1]), kb.mul(place, self.a["dilation"][-1]))
+        count, step = kb.dim(self.count[-1]), self.given.strides[-1]
+        if stride == 1:
+            valid = both(kb, inside(kb, [self._lanes_from(first)], [count]), mask)
+            return k.add(acc, self.load(mem, kb.add(row, kb.mul(first, kb.dim(step))), step, valid))
+        if self.lanes == 1:
+            at = kb.floordiv(first, stride)
+            valid = kb.all_of(kb.cmp("eq", kb.mul(at, stride), first), kb.cmp("ult", at, count))
+            return k.add(acc, guarded(kb, valid, lambda: kb.load(mem, self.at(row, (at, step))), register(self.dtype)))
+        t = register(None, self.lanes)
+        # the lowest first position is above -stride * kernel: so far up, nothing is negative, and division rounds down
+        shift = self.a["kernel"][-1] * self.a["dilation"][-1]
+        up = self._lanes_from(kb.add(first, shift * stride))
+        wide = kb.broadcast(kb.index(stride), self.lanes)
+        quotient = kb.pure("arith.divui", (up, wide), t)
+        whole = kb.pure("arith.cmpi", (kb.pure("arith.muli", (quotient, wide), t), up), register(bool_, self.lanes), {"predicate": CMPI["eq"]}, "eq")
+        at_lanes = kb.pure("arith.subi", (quotient, kb.broadcast(kb.index(shift), self.lanes)), t)
+        valid = both(kb, both(kb, whole, inside(kb, [at_lanes], [count])), mask)
+        spots = kb.pure("arith.muli", (at_lanes, kb.broadcast(kb.index(kb.dim(step)), self.lanes)), t)
+        return k.add(acc, kb.gather(mem, kb.pure("arith.addi", (spots, kb.broadcast(kb.index(row), self.lanes)), t), valid))
+
+    def _lanes_from(self, first: Index) -> Value:
+        """Neighbouring numbers, one per lane."""
+        return self.kb.iota(first, self.lanes) if self.lanes > 1 else self.kb.index(first)
 
     def _position(self, d: int, i: Index, place: Index) -> Index:
         kb, a = self.kb, self.a

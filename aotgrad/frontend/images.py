@@ -48,7 +48,7 @@ def _window(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]
         second = first if op.name == "window_put" else (*lead, *(dims.symbol(f"p{i}") for i in range(len(at))))
         return tuple(TensorType(shape, o.type.dtype) for shape, o in zip((first, second), op.operands)), tuple(attrs.items())
     sizes, others = given.shape[2:], made.shape[2:]
-    if attrs["kernel"] and made.shape[-1] != 1:  # of one window, all sizes are known
+    if attrs["kernel"] and (made if "count" in attrs else given).shape[-1] != 1:  # of one window, all sizes are known
         pairs = zip(at, sizes, others, attrs["stride"])
         if "count" in attrs:  # as many positions as here, and as the same remainder gives at other sizes
             attrs["count"] = tuple(dims.floordiv(n + (m - 1) * s - old, s) + 1 for n, old, m, s in pairs)
