@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -317,3 +317,175 @@ def test_random_programs(seed: int) -> None:
     t = rng.normal(size=3)
     second = np.array([ag.hvp(lambda y, k=k: f(y, m[k]), x[k], t) for k in range(3)])
     both(ag.vmap(lambda y, n: ag.hvp(lambda z: f(z, n), y, t)), x, m, want=second, rtol=1e-8)
+
+
+# ---- matrices of derivatives: the linear part over the basis, a chunk at a time ---------------------------------------------------------------
+
+@pytest.mark.parametrize("first", [0, 3, 40])
+def test_matrices_of_derivatives_for_all_sizes_with_one_trace(first: int) -> None:
+    """The size of the first call decides how many basis vectors go at a time, not what comes out."""
+    def g(x: Any, a: Any) -> Any:
+        return ag.tanh(a @ x) + ag.sin(x) * x
+
+    def f(x: Any, a: Any) -> Any:
+        return (g(x, a) ** 2).sum()
+
+    compiled = [ag.compile(t) for t in (ag.hessian(f), ag.jacfwd(g), ag.jacrev(g))]
+    plain = [ag.hessian(f), ag.jacfwd(g), ag.jacrev(g)]
+    for n in (first, 0, 1, 2, 31, 32, 33, 70):
+        rng = np.random.default_rng(n)
+        x, a = rng.normal(size=n), rng.normal(size=(n, n)) / (n + 1)
+        for c, p in zip(compiled, plain):
+            np.testing.assert_allclose(c(x, a), p(x, a), rtol=1e-11, atol=1e-12)
+    assert all(c.cache_info().traces == 1 for c in compiled)
+
+
+def test_leaves_that_do_not_meet_give_zeros() -> None:
+    def f(p: Any) -> Any:
+        return (p["a"] ** 3).sum() + (p["b"] * p["c"]).sum() + (ag.sin(p["a"])[:2] * p["c"]).sum()
+
+    p = {"a": V, "b": W[:, 0][:2], "c": W[:, 1][:2]}
+    got, want = ag.compile(ag.hessian(f), verify=1)(p), ag.hessian(f)(p)
+    for k in p:
+        for m in p:
+            np.testing.assert_allclose(got[k][m], want[k][m], rtol=1e-12, atol=1e-14)
+
+
+def test_derivative_matrices_of_loops_and_branches() -> None:
+    def f(x: Any) -> Any:
+        c, ys = ag.scan(lambda c, r: (ag.tanh(c * r + x[0]), c * c), x[1], x)
+        return ag.cond(c > 0, lambda: (ys * x).sum() + c, lambda: (ys * x * x).sum())
+
+    for s in (1.0, -1.0):
+        for t in (ag.hessian, ag.jacrev):
+            np.testing.assert_allclose(ag.compile(t(f))(V * s), t(f)(V * s), rtol=1e-11)
+
+
+# ---- autograd.Function ------------------------------------------------------------------------------------------------------------------------
+
+class Scaled(ag.autograd.Function):
+    """x * w, with a rule that says so in another way, and counts its calls."""
+
+    calls: ClassVar[list[Any]] = []
+
+    @staticmethod
+    def forward(x: Any, w: Any) -> Any:
+        return x * w
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, w = ctx.saved_tensors
+        return g * w, g * x
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Any, w: Any) -> Any:
+        Scaled.calls.append((info.batch_size, in_dims))
+        x = x if in_dims[0] is None else x.transpose(0, 1)
+        w = w if in_dims[1] is None else w.transpose(0, 1)
+        x, w = (v[:, None] if d is None else v for v, d in zip((x, w), in_dims))
+        return Scaled.apply(x, w), 1
+
+
+class Derived(ag.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return (x ** 2).sum()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return ctx.saved_tensors[0] * g * 20.0
+
+
+def test_functions_with_a_batch_rule() -> None:
+    x, w = (ag.tensor(v.tolist(), dtype=ag.float64) for v in (X, V))
+    out = ag.vmap(Scaled.apply, (0, None))(x, w)
+    np.testing.assert_allclose(out.numpy(), X * V)
+    assert Scaled.calls == [(4, (0, None))]
+    np.testing.assert_allclose(ag.compile(ag.vmap(Scaled.apply, (0, None)))(x, w).numpy(), X * V)
+    f = lambda a, b: (Scaled.apply(a, b) ** 2).sum()
+    for k, want in enumerate((2 * X * V * V, 2 * X * X * V)):
+        np.testing.assert_allclose(ag.vmap(ag.grad(f, k), (0, None))(x, w).numpy(), want)
+        got = ag.grad(lambda a, b: ag.vmap(f, (0, None))(a, b).sum(), k)(x, w).numpy()
+        np.testing.assert_allclose(got, want if k == 0 else want.sum(0))
+
+
+def test_functions_whose_batch_rule_follows() -> None:
+    x = ag.tensor(X.tolist(), dtype=ag.float64)
+    for wrap in (lambda g: g, ag.compile):
+        np.testing.assert_allclose(wrap(ag.vmap(Derived.apply))(x).numpy(), (X * X).sum(1))
+        np.testing.assert_allclose(wrap(ag.vmap(ag.grad(Derived.apply)))(x).numpy(), 20 * X)
+        np.testing.assert_allclose(wrap(ag.grad(lambda v: ag.vmap(Derived.apply)(v).sum()))(x).numpy(), 20 * X)
+
+
+def test_a_batch_rule_that_returns_something_else_is_an_error() -> None:
+    class Bad(Scaled):
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, x: Any, w: Any) -> Any:
+            return x * w
+
+    x = ag.tensor(X.tolist())
+    case(lambda: ag.vmap(Bad.apply)(x, x), TypeError, "Bad.vmap must return (output, out_dims)")
+
+    class Both(Scaled):
+        generate_vmap_rule = True
+
+    case(lambda: ag.vmap(Both.apply)(x, x), RuntimeError, "both generate_vmap_rule=True")
+
+
+# ---- many cotangents at once --------------------------------------------------------------------------------------------------------------------
+
+def test_a_backward_pass_for_many_cotangents_is_one_pass() -> None:
+    seen: list[Any] = []
+
+    class Watched(ag.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            seen.append(g.shape)
+            return g * ctx.saved_tensors[0].cos()
+
+    x = ag.tensor(V.tolist(), dtype=ag.float64, requires_grad=True)
+    w = ag.tensor(W.tolist(), dtype=ag.float64, requires_grad=True)
+    inner = ag.compile(lambda a: ag.tanh(a) * a)
+    y = inner(Watched.apply(x) @ w) + x[:2] * x[1:]
+    rows = ag.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, -2.0]], dtype=ag.float64)
+    want = [ag.autograd.grad(y, (x, w), r, retain_graph=True) for r in rows]
+    seen.clear()
+    got = ag.autograd.grad(y, (x, w), rows, is_grads_batched=True, create_graph=True)
+    assert seen == [(3,)]  # once, on one example
+    for k in range(2):
+        np.testing.assert_allclose(got[k].detach().numpy(), np.array([r[k].numpy() for r in want]), rtol=1e-12)
+    again = ag.autograd.grad((got[0] ** 2).sum(), x, retain_graph=True)[0]
+    one = [ag.autograd.grad(y, x, r, create_graph=True)[0] for r in rows]
+    np.testing.assert_allclose(again.numpy(), ag.autograd.grad(sum((g ** 2).sum() for g in one), x)[0].numpy(), rtol=1e-11)
+
+
+def test_a_hook_that_needs_numbers_gets_them_one_by_one() -> None:
+    seen: list[float] = []
+    x = ag.tensor(V.tolist(), dtype=ag.float64, requires_grad=True)
+    y = x * 2.0
+    y.register_hook(lambda g: seen.append(float(g.sum())))
+    rows = ag.tensor(np.eye(3).tolist(), dtype=ag.float64)
+    np.testing.assert_allclose(ag.autograd.grad(y * y, x, rows, is_grads_batched=True)[0].numpy(), np.diag(8 * V))
+    assert len(seen) == 3
+
+
+def test_vectorized_matrices() -> None:
+    x = ag.tensor(V.tolist(), dtype=ag.float64)
+    f = lambda v: (ag.tanh(v @ ag.tensor(W.tolist(), dtype=ag.float64)), v[:1] * v)
+    functional = ag.autograd.functional
+    for a, b in zip(functional.jacobian(f, x, vectorize=True), functional.jacobian(f, x)):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12)
+    g = lambda v: (ag.tanh(v) ** 2).sum() * v[0]
+    np.testing.assert_allclose(functional.hessian(g, x, vectorize=True).numpy(), functional.hessian(g, x).numpy(), rtol=1e-12)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.eager import Dual, Kept, Packed, make_dual, mark_view, packed
 from aotgrad.frontend.inplace import store
 from aotgrad.frontend.rules import Rule, call_traced, fit, flavour, split_level, tensor_of, transposed_call, zeros_like
-from aotgrad.frontend.trace import Traced, current
+from aotgrad.frontend.subtrace import as_value
+from aotgrad.frontend.trace import Trace, Traced, TracedArray, TracedSize, TracedTensor, current, tracing
 from aotgrad.frontend.transforms import inside_transform
+from aotgrad.ir import Block, Op, Value
+from aotgrad.ir.dims import Dim
+from aotgrad.ir.transforms.rewrite import decompose_block
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tape import FREED, FREED_TEXT, Node, SavedArray, cell_of, edge_of
@@ -164,7 +170,7 @@ class FunctionNode(Node, FunctionCtx):
             if not self._numpy:
                 raise AotgradRuntimeError(f"expected Variable or None (got {type(g).__name__}): {self.name} returned it at position {place}")
             g = tensor_of(g, meta[2])
-        if tuple(g.shape) == meta[0] and g._data.dtype == meta[1]:
+        if tuple(g.shape) == meta[0] and g._dtype.np == meta[1]:
             return g
         return fit(g, wrap(np.empty(meta[0], meta[1]), meta[2]), self.name, place)
 
@@ -278,7 +284,8 @@ class Function:
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """``(output, out_dims)`` of a batched call."""
+        """``(output, out_dims)`` of a call with the examples along ``in_dims`` (None: shared); ``info.batch_size`` is their number. Without it, and with
+        ``generate_vmap_rule = True``, the batched call follows from ``forward`` and its rules."""
         raise _MissingError("To use autograd.Function with vmap, implement the vmap staticmethod or set generate_vmap_rule=True.")
 
     @classmethod
@@ -477,6 +484,11 @@ class _TracedFunction(Rule):
             self.pushed = self._pushed
         if rule is None and self.pushed is None:
             self.error = _NO_BACKWARD
+        if _given(cls, "vmap") is not None:
+            if cls.generate_vmap_rule:
+                raise AotgradRuntimeError(f"You tried to vmap over {cls.__name__}, but it has both generate_vmap_rule=True and an overriden vmap staticmethod. Please "
+                                          "set generate_vmap_rule=False or delete the overriden vmap staticmethod to avoid ambiguity.")
+            self.batch = self._batched
 
     def forward(self, args: list[Any]) -> list[Any]:
         full = list(self.args)
@@ -512,6 +524,39 @@ class _TracedFunction(Rule):
         with _Showing(self.ctx, saved):
             moved = _tangents(self.cls.jvp(self.ctx, *full), self.name, len(self.raw))
         return [moved[j] for j in self.tensors]
+
+    def _batched(self, op: Op, xs: Sequence[Value], on: Sequence[bool], size: Any) -> tuple[Block, Sequence[bool]]:
+        """The user's rule, traced on operands with the examples along dim 0."""
+        trace = Trace(f"{self.name}_vmap", examples={}, hidden=False)
+        kind = TracedTensor if any(isinstance(a, Tensor) and not isinstance(a, ArrayTensor) for a in self.args) else TracedArray
+        given = [trace.argument(x.type, kind) for x in xs]
+        full = list(self.args)
+        dims: list[int | None] = [None] * len(full)
+        for i, x, k in zip(self.where, given, on):
+            full[i], dims[i] = x, 0 if k else None
+        with tracing(trace):
+            found = self.cls.vmap(VmapInfo(TracedSize(size.terms) if isinstance(size, Dim) else size), tuple(dims), *full)
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise AotgradTypeError(f"{self.cls.__name__}.vmap must return (output, out_dims), but returned {type(found).__name__}")
+            outs, placed = [list(p) if isinstance(p, tuple) and self.many else [p] for p in found]
+            placed = placed * len(outs) if len(placed) == 1 else placed
+            if len(outs) != len(self.raw) or len(placed) != len(outs):
+                raise AotgradTypeError(f"{self.cls.__name__}.vmap returned {len(outs)} result(s) with {len(placed)} out_dims; forward returns {len(self.raw)}")
+            trace.block.outputs = [as_value(_first(outs[j], placed[j]), trace) for j in self.tensors]
+        return decompose_block(trace.block), [placed[j] is not None for j in self.tensors]
+
+
+@dataclass(frozen=True)
+class VmapInfo:
+    """What ``Function.vmap`` is told: the number of examples, and what random numbers would be ("error": a traced function draws none)."""
+
+    batch_size: Any
+    randomness: str = "error"
+
+
+def _first(x: Any, d: int | None) -> Any:
+    """A result with its examples along dim 0."""
+    return x if d is None or d == 0 else call(TORCH["movedim"], (x, d, 0), {})
 
 
 def tensor_of_dtype(x: Any) -> bool:

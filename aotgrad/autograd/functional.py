@@ -13,7 +13,7 @@ from aotgrad_runtime import engine, modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import Tensor, wrap
 
-from . import forward_ad
+from . import forward_ad, gradients
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -292,7 +292,7 @@ def jacobian(func: F, inputs: Any, create_graph: bool = False, strict: bool = Fa
         if vectorize and strict:
             raise AotgradRuntimeError("autograd.functional.jacobian: `strict=True` and `vectorized=True` are not supported together. Please either set `strict=False` or "
                                       "`vectorize=False`.")
-        blocks = [_rows(run, i, out) for i, out in enumerate(run.outputs)]
+        blocks = [_rows_at_once(run, out) if vectorize else _rows(run, i, out) for i, out in enumerate(run.outputs)]
     return _nested([tuple([x if create_graph else x.detach() for x in row]) for row in blocks], run.many_out, run.many_in)
 
 
@@ -307,6 +307,17 @@ def _rows(run: _Run, i: int, out: Any) -> list[Any]:
                 raise AotgradRuntimeError(f"The jacobian of the user-provided function is independent of input {i}. {_NOT_STRICT} when create_graph=True.")
             rows[k].append(_zeros(x) if g is None else g)
     return [_stacked(r, x, (*out.shape, *x.shape)) for r, x in zip(rows, run.inputs)]
+
+
+def _rows_at_once(run: _Run, out: Any) -> list[Any]:
+    """All rows in one pass over the graph."""
+    n = out.numel()
+    if not n or not out._requires_grad:
+        return [_stacked([_zeros(x) for _ in range(n)], x, (*out.shape, *x.shape)) for x in run.inputs]
+    basis = wrap(np.eye(n, dtype=out._dtype.np).reshape((n, *out.shape)), type(out)._value_type)
+    grads = gradients.grad(out, list(run.inputs), basis, True, run.create_graph, True, is_grads_batched=True)
+    return [call(TORCH["reshape"], (_zeros(call(TORCH["expand"], (x, (n, *x.shape)), {})) if g is None else g, (*out.shape, *x.shape)), {})
+            for g, x in zip(grads, run.inputs)]
 
 
 def _forward_jacobian(func: F, inputs: Any, strict: bool, vectorize: bool) -> Any:

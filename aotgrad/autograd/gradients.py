@@ -10,6 +10,7 @@ import numpy as np
 from aotgrad.frontend import transforms
 from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.eager import Dual
+from aotgrad.frontend.vmap import vmap
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.tape import Node
@@ -62,18 +63,40 @@ def _dual(outs: list[Any], ins: list[Any], cts: list[Any] | None, retain: bool |
     return tuple([transforms.zero_like(i) if g is None and options["materialize_grads"] else g for g, i in zip(found, ins)])
 
 
+def _at_once(outs: list[Any], ins: list[Any], cts: list[Any], options: dict[str, Any]) -> tuple[Any, ...] | None:
+    """The pass over all cotangents together: traced on one of each and batched. None where a hook or a backward method needs numbers."""
+    live = [i for i, c in enumerate(cts) if c is not None]
+    if any(isinstance(x, Dual) for x in (*outs, *ins, *cts)) or any(isinstance(i, tuple) for i in ins):
+        return None
+
+    def one(*rows: Any) -> Any:
+        full: list[Any] = [None] * len(cts)
+        for i, r in zip(live, rows):
+            full[i] = r
+        return engine.grad(outs, ins, full, retain_graph=True, **{**options, "create_graph": True})
+
+    try:
+        with modes.set_grad_enabled(options["create_graph"]):
+            found = vmap(one)(*[cts[i] for i in live])
+    except Exception:  # the loop says what is wrong, or can do it
+        return None
+    return tuple(found)
+
+
 def _batched(outs: list[Any], ins: list[Any], cts: list[Any] | None, retain: bool | None, options: dict[str, Any]) -> tuple[Any, ...]:
     given = [] if cts is None else cts
     sizes = {int(c.shape[0]) for c in given if c is not None and len(c.shape)}
     if len(sizes) != 1 or any(c is not None and not len(c.shape) for c in given):
         raise AotgradRuntimeError("is_grads_batched=True: every one of grad_outputs needs a leading dim, of one size")
-    rows = []
-    for k in range(sizes.pop()):
+    count, keep = sizes.pop(), options["create_graph"] if retain is None else retain
+    found = _at_once(outs, ins, given, options) if count > 1 else None
+    rows: list[Any] = []
+    for k in range(count if found is None else 0):
         row = [None if c is None else call(TORCH["reshape"], (call(TORCH["narrow"], (c, 0, k, 1), {}), tuple(c.shape)[1:]), {}) for c in given]
-        rows.append(grad(outs, ins, row, True, **options))
-    if not rows:
+        rows.append(grad(outs, ins, row, k < count - 1 or keep, **options))
+    if not count:
         return tuple([wrap(np.zeros((0, *x.shape), x._dtype.np), type(x)._value_type) for x in ins])
-    out = tuple([None if column[0] is None else call(TORCH["stack"], (list(column),), {}) for column in zip(*rows)])
-    if not (options["create_graph"] if retain is None else retain):
+    out = found or tuple([None if column[0] is None else call(TORCH["stack"], (list(column),), {}) for column in zip(*rows)])
+    if found and not keep:
         engine.grad(outs, ins, [None if c is None else c.detach()[0] for c in given], retain_graph=False, allow_unused=True)  # frees what was saved
     return out

@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from aotgrad.ir import Func
+from aotgrad.ir.transforms.rewrite import inline, substitute_func
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording
-from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
 from aotgrad_runtime.tape import Extra, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from .program import Program
+from .subtrace import as_value, builder_of, traced_class
+from .trace import Traced, current
 
 __all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view", "packed", "replay"]
 
@@ -43,14 +47,34 @@ def replay(node: Node, saved: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[An
         present[i] = cts[j] is not None
     pullback = program.pullback(active, tuple(present))
     given = [c for c in cts if c is not None]
-    if modes.state.grad:
-        kept_outs = [make_output(remade[i], node, floats.index(i), cls) if i in floats else wrap(remade[i], cls) for i in pullback.outputs]
+    if any(isinstance(c, Traced) for c in given):
+        kept = [*(inputs[i].value() for i in pullback.inputs), *(_output_of(node, i, remade, floats, cls) for i in pullback.outputs)]
+        found = _into_trace(pullback.program.func, [*kept, *given])
+    elif modes.state.grad:
+        kept_outs = [_output_of(node, i, remade, floats, cls) for i in pullback.outputs]
         found = apply(pullback.program, [*(inputs[i].value() for i in pullback.inputs), *kept_outs, *given], cls)
     else:
         arrays = [*(inputs[i].kept.data for i in pullback.inputs), *(remade[i] for i in pullback.outputs), *(c._data for c in given)]
         found = [wrap(x, cls) for x in pullback.program.run(arrays)]
     grads, gives = iter(found), iter(pullback.gives)
     return tuple(next(grads) if on and next(gives) else None for on in active)
+
+
+def _output_of(node: Node, i: int, remade: dict[int, Any], floats: list[int], cls: type[Any]) -> Any:
+    return make_output(remade[i], node, floats.index(i), cls) if i in floats else wrap(remade[i], cls)
+
+
+def _into_trace(func: Func, args: Sequence[Any]) -> list[Any]:
+    """The backward program on cotangents that are traced: written into their trace. Saved tensors are what the trace captures."""
+    trace = current()
+    if trace is None:
+        raise AotgradTypeError("a traced cotangent is used outside the call that made it")
+    sizes = {d.as_symbol(): n for t, x in zip(func.arg_types, args) for d, n in zip(t.shape, x.shape) if not isinstance(d, int)}
+    b = builder_of(trace)
+    values = [b.refresh(as_value(x, trace)) for x in args]
+    found = inline(b, substitute_func(func, {s: n for s, n in sizes.items() if s is not None}).body, values)
+    kind = traced_class(args)
+    return [kind._of(trace, v) for v in found]
 
 
 _node_types: dict[tuple[str, int], type[OpNode]] = {}

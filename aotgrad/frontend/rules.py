@@ -34,6 +34,7 @@ class Rule:
     once = ""
     error = ""
     plain: frozenset[int] = frozenset()  # results without derivative, known after forward
+    batch: Callable[..., tuple[Block, Sequence[bool]]] | None = None  # (op, operands, which are batched, size) -> program of the batched op, which results are
 
     def forward(self, args: list[Any]) -> list[Any]:
         """Results of the operands."""
@@ -105,7 +106,7 @@ def call_traced(leaves: Sequence[Any], rule: Rule) -> list[Any]:
     sub = Sub(rule.name, run, tree_flatten(tuple(values))[1], [v.type for v in values], cls, weak)
     regions = [sub.block, *(_rule_block(parts, side, sub.trace, moving) for side in ("pushed", "reverse"))]
     attrs = {"name": rule.name, "outs": parts.outs, "moving": tuple(moving), "cts": tuple(parts.cts), "residuals": tuple(parts.residuals), "grads": tuple(parts.grads),
-             "through": rule.through, "once": rule.once, "error": rule.error or "; ".join(parts.errors)}
+             "through": rule.through, "once": rule.once, "error": rule.error or "; ".join(parts.errors), "batch": rule.batch}
     found = b.emit("custom", [b.refresh(v) for v in (*values, *sub.lifted_values())], attrs, regions)
     return [cls._of(trace, unrecorded(b, v)) for v in found]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aotgrad.ir import Block, Builder, TensorType, Value
-from aotgrad.ir.transforms.differentiate import differentiate, transpose_into
+from aotgrad.ir import Block, Builder, TensorType, Value, dims
+from aotgrad.ir.transforms.batch import batch_in_chunks
+from aotgrad.ir.transforms.differentiate import differentiate, push_linear, transpose_into
 from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block, free_values
 from aotgrad.ir.transforms.stabilise import stabilise_block
 from aotgrad_runtime.dtypes import int64
@@ -159,11 +160,11 @@ def _one_hot(b: Any, i: Value, t: TensorType) -> Value:
 
 
 def _sweep(run: Inline, count: Any, body: Callable[[Builder, Value], list[Value]]) -> list[Value]:
-    """Runs ``body`` for i = 0 .. count-1 in one scan; results are stacked in front."""
+    """Runs ``body`` for i = 0 .. count-1, a chunk of them at a time; results are stacked in front."""
     aside = Block()
     i = Value(TensorType((), int64))
     b = Builder(aside)
-    outs = [_in_layout(b, o, None) for o in body(b, i)]  # a scan takes and stacks row-major arrays
+    outs = [_in_layout(b, o, None) for o in body(b, i)]
     free = free_values(aside.ops, outs, [i])
     given = [_in_layout(run.b, v, None) for v in free]
     block = Block([*(v.type for v in given), i.type])
@@ -171,8 +172,57 @@ def _sweep(run: Inline, count: Any, body: Callable[[Builder, Value], list[Value]
     env = {v: _in_layout(inner, a, v.type.layout) for v, a in zip([*free, i], block.args)}
     copy_ops(inner, aside.ops, env)
     block.outputs = [env[o] for o in outs]
-    numbers = run.b.iota(shape=(count,), dim=0, dtype=int64)
-    return list(run.b.emit("scan", [*given, numbers], {"consts": len(free), "carry": 0, "length": count}, (block,)))
+    on = [*(False for _ in free), True]
+    block = decompose_block(block)
+    chunk = _chunk(run.trace, count, block)
+    total = dims.floordiv(count + chunk - 1, chunk) * chunk
+    numbers = run.b.iota(shape=(total,), dim=0, dtype=int64)
+    if chunk == 1:
+        return list(run.b.emit("scan", [*given, numbers], {"consts": len(free), "carry": 0, "length": total}, (block,)))
+    found = batch_in_chunks(run.b, block, [*given, numbers], on, total, chunk)
+    return [_first(run.b, v, count) for v in found]
+
+
+_CHUNK = 32  # basis vectors at a time: enough for products with vectors to be products with matrices
+_SMALL, _CACHED, _MOST = 1 << 10, 1 << 14, 1 << 20  # elements of the largest value: alone, where one vector fills loops anyway; for a chunk; and where products decide
+_UNKNOWN = 8  # vectors at a time where their number is known at run time only: a last chunk that is not full is computed whole
+
+
+def _chunk(trace: Trace, count: Any, block: Block) -> int:
+    """Basis vectors at a time. Sizes of the first call decide, where there are such: what is computed does not depend on it."""
+    n = trace.example(count)
+    largest, made, read = _traffic(trace, block)
+    if 2 * read > made:  # a matrix is read for each vector: for many at once it is read once
+        most = min(_CHUNK, _MOST // largest)
+    else:
+        most = min(_CHUNK, _CACHED // largest) if largest <= _SMALL else 1
+    most = max(most, 1)
+    if n is None:
+        return min(most, _UNKNOWN)
+    return -(-n // -(-n // most)) if n else 1  # equal chunks, so that the last is about full
+
+
+def _traffic(trace: Trace, block: Block) -> tuple[int, int, int]:
+    """Of one vector: elements of the largest value, of all values, and of matrices that are multiplied with vectors."""
+    moving = {block.args[-1]}
+    largest, made, read = 1, 0, 0
+    for op in block.ops:
+        on = [o in moving for o in op.operands]
+        if not any(on):
+            continue
+        moving.update(op.results)
+        sizes = [trace.example(r.type.size) or 0 for r in op.results]
+        largest, made = max(largest, *sizes), made + sum(sizes)
+        if op.name == "dot" and sum(on) == 1 and op.result.type.shape[-2 if on[0] else -1] == 1:
+            read += trace.example(op.operands[1 if on[0] else 0].type.size) or 0
+    return largest, made, read
+
+
+def _first(b: Builder, v: Value, count: Any) -> Value:
+    shape, rank = v.type.shape, len(v.type.shape)
+    if shape[0] == count:
+        return v
+    return b.slice(v, starts=(0,) * rank, sizes=(count, *shape[1:]), steps=(1,) * rank)  # type: ignore[no-any-return]
 
 
 def _in_layout(b: Builder, v: Value, layout: Any) -> Value:
@@ -216,8 +266,7 @@ def _sweep_columns(run: Inline, j: int, x: Value) -> list[Any]:
     mine = [t for t in run.tangents if t is not None]
 
     def push(b: Builder, tangent: Value) -> list[Any]:
-        env: dict[Value, Value] = {t: (tangent if n == j else b.zeros(t)) for n, t in enumerate(mine)}
-        copy_linear(b, run.aside, env)
+        env = push_linear(b, run.aside.ops, {t: tangent if n == j else None for n, t in enumerate(mine)})
         return [None if t is None else env.get(t, t) for t in run.out_tangents]
 
     floats = [o.type.dtype.is_differentiable for o in run.outs]

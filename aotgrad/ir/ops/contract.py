@@ -31,10 +31,12 @@ def _swap(b: Any, x: Any) -> Any:
 
 
 def _dot_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
-    """One product for the rows of all examples where the second operand is shared, or the first and the second is a column; else a batched one, of which the batched
-    operand alone is in memory for each example."""
+    """One product for the rows of all examples where the second operand is shared, or the first and the second is a column; else a batched product, of which nothing is
+    copied. Products of vectors are loops."""
     x, y = xs
-    shape = op.result.type.shape
+    shape, k = op.result.type.shape, op.operands[0].type.shape[-1]
+    if isinstance(k, int) and k == 1:
+        return b.mul(*(b.expand(spread(b, v, o, size), (size, *shape)) for v, o in zip(xs, on)))
     if all(on):
         return _both_batched(b, x, y, (size, *shape))
     lead = len(shape) - 2
@@ -55,11 +57,8 @@ def _fold_rows(b: Any, x: Any, y: Any, size: Any, lead: int) -> Any:
 
 
 def _both_batched(b: Any, x: Any, y: Any, shape: tuple[Any, ...]) -> Any:
-    """Outer and inner products of vectors are loops; there is nothing for a matrix kernel to win."""
-    rank, (m, n), k = len(shape), shape[-2:], x.type.shape[-1]
-    if isinstance(k, int) and k == 1:
-        return b.mul(b.broadcast(x, shape=shape, dims=tuple(range(rank))), b.broadcast(y, shape=shape, dims=tuple(range(rank))))
-    if all(isinstance(d, int) and d == 1 for d in (m, n)):
+    rank, k = len(shape), x.type.shape[-1]
+    if all(isinstance(d, int) and d == 1 for d in shape[-2:]):
         return b.to_shape(b.sum(b.mul(b.to_shape(x, (*shape[:-2], k)), b.to_shape(y, (*shape[:-2], k))), dims=(rank - 2,)), shape)
     return b.dot(x, y)
 

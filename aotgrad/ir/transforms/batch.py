@@ -149,6 +149,8 @@ def batch_in_chunks(b: Builder, block: Block, ins: Sequence[Value], on: Sequence
     the new dim."""
     count = dims.floordiv(size, chunk)
     rest = size - count * chunk
+    if isinstance(count, int) and count == 1 and isinstance(rest, int) and rest == 0:
+        count, rest = 0, size
     parts: list[list[Value]] = []
     if not isinstance(count, int) or count:
         body = batch_block(block, on, chunk, [True] * len(block.outputs))[0]

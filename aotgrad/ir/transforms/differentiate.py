@@ -7,7 +7,7 @@ Ops of the linear part use primal values directly; whoever wants the parts apart
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
@@ -18,7 +18,7 @@ from ..core import Block, Func, Op, Value
 from .accumulate import Accumulate
 from .rewrite import close_over, decompose_block, free_values
 
-__all__ = ["differentiate", "jvp_func", "linearize_func", "transpose_into", "vjp_func", "vjp_inline"]
+__all__ = ["differentiate", "jvp_func", "linearize_func", "push_linear", "transpose_into", "vjp_func", "vjp_inline"]
 
 
 class _Mode(threading.local):
@@ -115,6 +115,30 @@ def _bilinear(lb: Builder, rule: opdef.Bilinear, op: Op, ins: list[Value], tange
     if tangents[1] is not None:
         terms.append(lb.emit(name, [ins[0], tangents[1]], None if rule.tangent else op.attrs)[0])
     return _sum(lb, terms)
+
+
+def push_linear(b: Builder, ops: Sequence[Op], given: Mapping[Value, Any]) -> dict[Value, Any]:
+    """Appends a linear part to ``b`` on other tangents; those that are None are zero, and so is what depends on nothing else. Gives the values of all results."""
+    moved: dict[Value, Any] = dict(given)
+    fixed: dict[Value, Value] = {}
+    outer = b.loc
+    for op in ops:
+        b.loc = op.loc
+        ins = [fixed.get(o, o) for o in op.operands]
+        if not any(o in moved for o in op.operands):
+            fixed.update(zip(op.results, b.append_copy(op, ins)))
+            continue
+        tangents = [moved.get(o) for o in op.operands]
+        rule = opdef.get(op.name).derivative
+        if all(t is None for t in tangents):
+            outs: Sequence[Any] = [None] * len(op.results)
+        elif isinstance(rule, opdef.Linear):
+            outs = _linear(b, rule, op, ins, tangents)
+        else:
+            outs = b.append_copy(op, [x if o not in moved else b.zeros(o) if t is None else t for o, x, t in zip(op.operands, ins, tangents)])
+        moved.update(zip(op.results, outs))
+    b.loc = outer
+    return {**fixed, **moved}
 
 
 class _Transposed:
