@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import sys
 import threading
 from typing import Final
@@ -18,8 +17,9 @@ __all__ = ["MOST", "Pool", "context", "cores", "started", "unusable"]
 
 def unusable() -> str | None:
     """Why there are no threads here; None where there are."""
-    if sys.platform != "linux" or platform.machine() != "x86_64" or ctypes.sizeof(ctypes.c_void_p) != 8:
-        return f"there is no thread pool for {sys.platform} on {platform.machine()}"
+    machine = os.uname().machine if hasattr(os, "uname") else "this machine"
+    if sys.platform != "linux" or machine != "x86_64" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return f"there is no thread pool for {sys.platform} on {machine}"
     return None
 
 
