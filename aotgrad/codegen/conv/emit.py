@@ -42,7 +42,7 @@ class ConvKernel:
 
 
 def supported(spec: ConvSpec, target: Target) -> bool:
-    """Whether ``emit`` has a kernel for ``spec``: known sizes (but for the batch), f32 or f64, results with adjacent channels."""
+    """Whether ``emit`` has a kernel for ``spec``: known sizes (but for the batch), f32 or f64, results with adjacent channels (or positions along a row)."""
     sizes = spec.sizes[1:]
     if spec.dtype not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes) or not 1 <= spec.rank <= 3:
         return False
@@ -52,7 +52,8 @@ def supported(spec: ConvSpec, target: Target) -> bool:
         return False
     if spec.kind == WEIGHT_GRAD:
         return "strided" not in spec.layouts and not spec.packed and plan_weights(spec, target) is not None
-    return spec.layouts[2 if spec.kind == FORWARD else 0] == "channels_last" and not spec.accumulate
+    adjacent = spec.layouts[2 if spec.kind == FORWARD else 0] == "channels_last" or spec.kind == FORWARD or spec.stride[-1] == 1
+    return adjacent and not spec.accumulate
 
 
 def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:

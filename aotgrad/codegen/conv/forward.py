@@ -131,11 +131,11 @@ def _units(name: str, plan: Plan, kinds: list[bool]) -> str:
         x = f.at(f.at("%x", f.mul(image, ts.source.image)), f.mul(group, ts.depth * ts.source.channel))
         x = f.at(x, f.mul(block, plan.block * size)) if ts.depthwise else x
         w = f.at("%w", f.add(f.mul(group, plan.group_bytes), f.mul(block, ts.taps * ts.depth * plan.block * size)))
-        channel = f.add(f.mul(group, ts.width * size), f.mul(block, plan.block * size))
-        y = f.at("%y", f.add(f.mul(image, ts.target.image), channel))
-        res = f.at("%residual", f.add(f.mul(image, ts.target.image), channel))
+        channel = f.add(f.mul(group, ts.width), f.mul(block, plan.block))
+        out = f.add(f.mul(image, ts.target.image), f.mul(channel, ts.target.channel))
+        y, res = f.at("%y", out), f.at("%residual", out)
         r0 = f.mul(piece, plan.unit)
-        args = f"ptr {x}, ptr {w}, ptr {y}, ptr {f.at('%bias', channel)}, ptr {res}, i64 {r0}, i64 {f.min(f.add(r0, plan.unit), plan.rows)}"
+        args = f"ptr {x}, ptr {w}, ptr {y}, ptr {f.at('%bias', f.mul(channel, size))}, ptr {res}, i64 {r0}, i64 {f.min(f.add(r0, plan.unit), plan.rows)}"
         if len(kinds) == 1:
             f.raw(f"call void @{name}_{'last' if kinds[0] else 'full'}({args})")
         else:

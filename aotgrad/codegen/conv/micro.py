@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..gemm.emit import Fn, Val, Vec
+from ..gemm.pack import transpose
 from .taps import TapSum
 
 __all__ = ["Epilogue", "Run", "Tile", "runs", "tile_kernel", "tile_params"]
@@ -67,7 +68,7 @@ def tile_params(ts: TapSum) -> list[tuple[str, str]]:
 def tile_kernel(name: str, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue) -> str:
     """The text of one tile kernel."""
     f = Fn(name, tile_params(ts), attrs="noinline nounwind")
-    if ts.depth * ts.taps >= 16:
+    if ts.depth * ts.taps >= 16 and ts.target.channel == vec.size:
         _fetch_early(f, ts, vec, tile, ep)
     acc: list[Val] = [vec.zero] * (tile.rows * tile.vectors)
     done = _outer(f, ts, vec, tile, 0, "%x", "%w", acc)
@@ -169,6 +170,9 @@ def _unroll(count: int, chains: int) -> int:
 
 def _finish(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue, acc: list[Val]) -> None:
     """Epilogue and stores."""
+    if ts.target.channel != vec.size:
+        _finish_across(f, ts, vec, tile, ep, acc)
+        return
     target = ts.axes[-1].target
     masks = [None] * (tile.vectors - 1) + [vec.mask(f, tile.tail) if tile.tail else None]
     bias = [vec.load(f, f.at("%bias", j * vec.bytes), m) for j, m in enumerate(masks)] if ep.bias else []
@@ -182,6 +186,23 @@ def _finish(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue, acc: list[Val
             if ep.relu:
                 value = relu(f, vec, str(value))
             vec.store(f, value, f.at("%y", at), m)
+
+
+def _finish_across(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue, acc: list[Val]) -> None:
+    """The same where positions are adjacent instead of channels: the tile is transposed, and stored as pieces of ``vec.lanes`` positions or fewer."""
+    for j in range(tile.vectors):
+        valid = tile.tail if tile.tail and j == tile.vectors - 1 else vec.lanes
+        bias = vec.load(f, f.at("%bias", j * vec.bytes), vec.mask(f, valid) if valid < vec.lanes else None) if ep.bias else None
+        for first in range(0, tile.rows, vec.lanes):
+            count = min(vec.lanes, tile.rows - first)
+            mask = vec.mask(f, count) if count < vec.lanes else None
+            rows = [str(acc[r * tile.vectors + j]) for r in range(first, first + count)]
+            rows = rows if bias is None else [vec.add(f, row, bias) for row in rows]
+            for i, value in enumerate(transpose(f, vec, [*rows, *[vec.zero] * (vec.lanes - count)])[:valid]):
+                at = (j * vec.lanes + i) * ts.target.channel + first * vec.size
+                if ep.residual:
+                    value = vec.add(f, value, vec.load(f, f.at("%residual", at), mask))
+                vec.store(f, relu(f, vec, value) if ep.relu else value, f.at("%y", at), mask)
 
 
 def relu(f: Fn, vec: Vec, value: str) -> str:

@@ -58,7 +58,7 @@ class Place:
 
 @dataclass(frozen=True)
 class TapSum:
-    """``depth`` input and ``width`` output channels a group; output channels are adjacent.
+    """``depth`` input and ``width`` output channels a group; output channels are adjacent, or positions along the row are.
 
     ``depthwise``: all groups as one, each output channel reads the input channel of its number alone, and those are adjacent too.
     """
