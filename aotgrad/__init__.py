@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib as _importlib
+from math import e, inf, nan, pi
 from typing import Any as _Any
 
 from aotgrad_runtime import dtypes as _dtypes
@@ -15,17 +16,23 @@ from aotgrad_runtime import install as _install
 from aotgrad_runtime.arrays import get_default_dtype, set_default_dtype
 from aotgrad_runtime.dtypes import DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, uint8
 from aotgrad_runtime.errors import (
+    AotgradArgumentError,
+    AotgradDimError,
+    AotgradDTypeError,
     AotgradError,
     AotgradIndexError,
     AotgradNotImplementedError,
+    AotgradRangeError,
     AotgradRuntimeError,
     AotgradTypeError,
     AotgradValueError,
     AotgradWarning,
 )
+from aotgrad_runtime.limits import finfo, iinfo
 from aotgrad_runtime.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format
 from aotgrad_runtime.modes import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from aotgrad_runtime.profiler import set_region_hook
+from aotgrad_runtime.tensor import Device as device
 from aotgrad_runtime.tensor import Size, Tensor
 
 from . import ir
@@ -75,21 +82,27 @@ if not _install.is_installed():
 
 from . import autograd, nn
 
+newaxis = None
+
 _LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # not needed by most programs
 
 __all__ = [
-    "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "AotgradWarning",
+    "AotgradArgumentError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRangeError",
+    "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "AotgradWarning",
     "DType", "Generator", "Size", "Tensor",
     "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "channels_last_3d", "compile", "complex128", "complex64",
     "cond", "contiguous_format", "custom_jvp",
     "custom_vjp",
-    "debug_print", "default_generator", "empty",
-    "empty_like", "enable_grad", "eye", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype", "grad",
+    "debug_print", "default_generator", "device", "e", "empty",
+    "empty_like", "enable_grad", "eye", "finfo", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype",
+    "grad",
     "hessian", "host_call", "hvp",
-    "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev", "jvp", "linearize",
+    "iinfo", "inf", "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev",
+    "jvp", "linearize",
     "linspace",
     "is_anomaly_check_nan_enabled", "is_anomaly_enabled",
-    "manual_seed", "map", "nn", "no_grad", "ones", "ones_like", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scan",
+    "manual_seed", "map", "nan", "newaxis", "nn", "no_grad", "ones", "ones_like", "pi", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like",
+    "randperm", "scan",
     "set_default_dtype",
     "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "vmap", "while_loop", "zeros", "zeros_like",
 ]

@@ -523,7 +523,7 @@ def _random_cotangent(out: Any, strided: bool, seed: int) -> Any:
     if out._dtype.is_complex:
         data = data + 1j * rng.uniform(-1, 1, data.shape)
     data = data.astype(out._dtype.np)[..., 0]
-    made = wrap(data if strided else np.ascontiguousarray(data), type(out)._value_type)
+    made = wrap(data if strided else data.copy(), type(out)._value_type)
     made.requires_grad_(True)
     return made
 

@@ -15,7 +15,7 @@ from aotgrad.ir import Func, TensorType, Value
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, native
 from aotgrad_runtime.dtypes import DType, as_dtype
-from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import eager, quick
@@ -66,7 +66,20 @@ def run(public: Public, arguments: dict[str, Any]) -> Any:
         if trace.ledger is not None:
             operands = [twin(x) for x in operands]
         return _run_traced(public, arguments, operands, flavour, trace)
-    return run_eager(public, arguments, operands, flavour)
+    try:
+        return run_eager(public, arguments, operands, flavour)
+    except AotgradIndexError as error:
+        raise _explained(public, arguments, error) from None
+
+
+def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexError) -> AotgradIndexError:
+    """Which number of an index along one dim was out of range: positions are worked out for all dims at once, and name none."""
+    index, dim, x = arguments.get("index", arguments.get("indices")), arguments.get("dim"), arguments.get("input")
+    if not isinstance(index, (Tensor, np.ndarray)) or not isinstance(dim, int) or x is None:
+        return error
+    n, data = x.shape[dim], index._data if isinstance(index, Tensor) else index
+    wrong = data[(data < -n) | (data >= n)]
+    return type(error)(f"{user_loc()}: {public.name}: index {int(wrong.flat[0])} is out of bounds for dimension {dim} with size {n}") if wrong.size else error
 
 
 def _listed(public: Public, name: str, given: Any, arguments: dict[str, Any]) -> list[Any]:

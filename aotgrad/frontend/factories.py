@@ -17,7 +17,7 @@ from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as runtime
 from aotgrad_runtime.arrays import defaults, encode_bfloat16
 from aotgrad_runtime.dtypes import DType, as_dtype
-from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from .dispatch import TORCH, run
@@ -40,7 +40,7 @@ def _shape(size: Sequence[Any], name: str) -> tuple[Any, ...]:
     out = tuple(d if isinstance(d, Dim) else _whole(d, name) for d in given)
     for d in out:
         if isinstance(d, int) and d < 0:
-            raise AotgradValueError(f"{name}: size {d} in {list(out)} is negative")
+            raise AotgradArgumentError(f"{name}: size {d} in {list(out)} is negative")
     return out
 
 
@@ -68,7 +68,7 @@ def _fixed(shape: Sequence[Any], name: str) -> Any:
         if isinstance(d, Dim):
             raise AotgradTypeError(f"{user_loc()}: {name}: the size {d} is symbolic, and no trace is active; it has left the function it belongs to")
     if len(shape) > 64:
-        raise AotgradValueError(f"{user_loc()}: {name}: {len(shape)} dimensions; arrays have at most 64")
+        raise AotgradArgumentError(f"{user_loc()}: {name}: {len(shape)} dimensions; arrays have at most 64")
     return shape
 
 
@@ -183,7 +183,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, req
     start, end, step = numbers
     whole = not any(isinstance(v, float) for v in numbers)
     if not isinstance(step, Dim) and step == 0:
-        raise AotgradValueError("arange: step must not be 0")
+        raise AotgradArgumentError("arange: step must not be 0")
     kind = (dtypes.int64 if whole else defaults.dtype) if dtype is None else as_dtype(dtype)
     count = _count(start, end, step, whole)
     if current() is None:
@@ -201,7 +201,7 @@ def _count(start: Any, end: Any, step: Any, whole: bool) -> Any:
         return dims.floordiv(dims.maximum(gap, 0) + abs(step) - 1, abs(step))
     n = -((start - end) // step) if whole else math.ceil((end - start) / step)
     if n < 0:
-        raise AotgradValueError("upper bound and larger bound inconsistent with step sign")
+        raise AotgradArgumentError("upper bound and larger bound inconsistent with step sign")
     return n
 
 
@@ -223,7 +223,7 @@ def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, requires_gr
     if not isinstance(steps, Dim):
         steps = _whole(steps, "linspace")
         if steps < 0:
-            raise AotgradValueError("linspace: number of steps must be non-negative")
+            raise AotgradArgumentError("linspace: number of steps must be non-negative")
     kind = _kind(dtype)
     if isinstance(start, Tensor) or isinstance(end, Tensor):
         at = linspace(0.0, 1.0, steps, dtype=kind)
@@ -343,7 +343,7 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
     if not isinstance(size, (tuple, list)):
         raise AotgradTypeError("randint: size must be a tuple: randint(low, high, (2, 3))")
     if high <= low:
-        raise AotgradValueError(f"randint: low={low} must be less than high={high}")
+        raise AotgradArgumentError(f"randint: low={low} must be less than high={high}")
     return _random("randint", _shape((tuple(size),), "randint"), generator, "integers", as_dtype(dtype), requires_grad, low, high)
 
 

@@ -16,7 +16,15 @@ from aotgrad.ir.dims import Dim, DimLike
 from aotgrad.ir.transforms.rewrite import substitute_block
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType
-from aotgrad_runtime.errors import AotgradError, AotgradNotImplementedError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import (
+    AotgradArgumentError,
+    AotgradDTypeError,
+    AotgradError,
+    AotgradIndexError,
+    AotgradNotImplementedError,
+    AotgradTypeError,
+    AotgradValueError,
+)
 
 from .promotion import Kind, promote, python_dtype, to_float
 from .trace import NeedStatic, SizesDiffer, Trace, user_loc
@@ -107,6 +115,8 @@ class Operand:
 
 
 def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> list[Value]:
+    if not operands:
+        raise AotgradValueError(f"{op.name}: at least one array is needed, the list is empty")
     mode = op.front.promote if op.front else "none"
     kinds = [o.kind for o in operands]
     if b.trace.hidden and any(k.dtype is dtypes.bfloat16 for k in kinds) and not op.name.startswith(("convert", "to_")):  # kernels would compute with its bits
@@ -121,6 +131,8 @@ def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> li
         condition = condition if condition.type.dtype is dtypes.bool_ else b.ne(condition, b.full_like(condition, 0))
         dtype = promote(kinds[1:], b.torch)
         return _broadcast(b, [condition, *(o.at(b, dtype) for o in operands[1:])])
+    if b.torch and mode == "product":
+        _same_dtype(op, operands)
     dtype = promote(kinds, b.torch)
     if mode == "float":
         dtype = to_float(dtype, b.torch)
@@ -129,7 +141,15 @@ def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> li
             raise AotgradNotImplementedError(f"{op.name}: not implemented for bool tensors; convert one of them first (x.to(ag.int64))")
         dtype = dtypes.int8
     values = [o.at(b, dtype) for o in operands]
-    return values if mode == "contract" else _broadcast(b, values)
+    return values if mode in ("contract", "product") else _broadcast(b, values)
+
+
+def _same_dtype(op: opdef.OpDef, operands: Sequence[Operand]) -> None:
+    """Products of tensors promote nothing: a dtype that is wider by accident would make all that follows slow."""
+    first = operands[0].kind.dtype
+    for o in operands[1:]:
+        if o.kind.dtype is not first and o.number is None and not o.kind.weak:
+            raise AotgradDTypeError(f"{op.name}: expected tensors of the same dtype, but got: {first.name} != {o.kind.dtype.name}; convert one of them with .to()")
 
 
 def _broadcast(b: FrontBuilder, values: list[Value]) -> list[Value]:
@@ -271,7 +291,10 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
             return b.to_dtype(out, dtypes.float16) if isinstance(out, Value) and out.type.dtype is dtypes.float32 else out
         return _emitted(public, b, arguments, places, _common(op, b, operands))
     except AotgradError as error:
-        better = _located(_with_shapes(error, b, operands), b.loc or user_loc(), public.name) if isinstance(error, SizesDiffer) else _located(error, b.loc, public.name)
+        if isinstance(error, SizesDiffer):
+            better = _located(_fitting(_with_shapes(error, b, operands), b.torch), b.loc or user_loc(), public.name)
+        else:
+            better = _located(_fitting(error, b.torch), b.loc, public.name)
         if better is error:
             raise
         raise better from None  # the chain is searched for its innermost error: that must be the one with the line
@@ -326,7 +349,14 @@ def _with_shapes(error: SizesDiffer, b: FrontBuilder, operands: Sequence[Operand
     shapes = [f"({', '.join(map(str, s))}{',' * (len(s) == 1)})" for s in given]
     if len(shapes) < 2:
         return AotgradValueError(error.what)
+    if b.trace.name.startswith("getitem"):
+        return AotgradIndexError(f"shapes {', '.join(shapes[1:-1])} and {shapes[-1]} of the index arrays do not broadcast: {error.what}")
     return AotgradValueError(f"shapes {', '.join(shapes[:-1])} and {shapes[-1]} do not broadcast or fit: {error.what}")
+
+
+def _fitting(error: AotgradError, torch: bool) -> AotgradError:
+    """The error as the library raises it whose function was called: what is a ``ValueError`` of NumPy's is a ``RuntimeError`` of torch's."""
+    return AotgradArgumentError(str(error)) if torch and type(error) is AotgradValueError else error
 
 
 def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:

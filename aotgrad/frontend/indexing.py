@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir.dims import Dim
-from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from . import dispatch, inplace
@@ -265,7 +265,7 @@ def _write(data: Any, index: Any, value: Any) -> None:
     except IndexError as error:
         raise AotgradIndexError(f"{user_loc()}: {error}") from None
     except ValueError as error:
-        raise AotgradValueError(f"{user_loc()}: {error}") from None
+        raise AotgradArgumentError(f"{user_loc()}: {error}") from None
     except TypeError as error:
         raise AotgradTypeError(f"{user_loc()}: {error}") from None
 

@@ -11,14 +11,14 @@ from aotgrad.ir import Layout
 from aotgrad.ir.dims import Dim
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes
-from aotgrad_runtime.dtypes import DType, as_dtype, bool_
-from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.dtypes import ALL, DType, as_dtype, bool_
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, AotgradDTypeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.install import OpsTable
-from aotgrad_runtime.tensor import ArrayTensor, Tensor
+from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
-from . import dispatch, hooks, indexing, inplace
+from . import backward, dispatch, hooks, indexing, inplace, ledger
 from .dispatch import NUMPY, TORCH, call, run
-from .eager import Dual
+from .eager import Dual, ViewExtra
 from .front import Public
 from .numpy_protocol import PUBLIC, array_function, array_ufunc, reduction
 from .trace import Traced, user_loc
@@ -27,6 +27,7 @@ __all__ = ["FUNCTIONS", "contiguous", "table"]
 
 Method = Callable[..., Any]
 _OPERANDS = (Tensor, np.ndarray, np.generic, int, float, Dim)
+_DTYPE_NAMES = frozenset(d.name for d in ALL)
 _AUGMENTED = {"add": "__iadd__", "sub": "__isub__", "mul": "__imul__", "div": "__itruediv__", "floor_divide": "__ifloordiv__", "remainder": "__imod__", "pow": "__ipow__"}
 _BITWISE = frozenset(("logical_and", "logical_or", "logical_xor"))
 _ALSO_INPLACE = frozenset(("floor", "ceil", "trunc", "round", "sign", "tril", "triu", "cumsum", "cumprod", "logical_and", "logical_or", "logical_xor", "logical_not"))
@@ -91,7 +92,7 @@ def _bits(method: Method, symbol: str, reflected: bool) -> Method:
         for x in (self, other):
             kind = x._dtype if isinstance(x, Tensor) else np.asarray(x).dtype
             if kind.kind not in "biu":
-                raise AotgradTypeError(f"{user_loc()}: {symbol} takes bools and integers, not {kind.name}; round and convert floats first")
+                raise AotgradDTypeError(f"{user_loc()}: {symbol} takes bools and integers, not {kind.name}; round and convert floats first")
             whole = whole or kind.kind != "b"
         return run(public, {"input": other, "other": self} if reflected else {"input": self, "other": other}) if whole else method(self, other)
 
@@ -118,7 +119,7 @@ def _invert(self: Any) -> Any:
     if self._dtype is bool_:
         return call(TORCH["logical_not"], (self,), {})
     if self._dtype.kind not in "iu":
-        raise AotgradTypeError(f"{user_loc()}: ~ takes bools or integers, not {self._dtype.name}")
+        raise AotgradDTypeError(f"{user_loc()}: ~ takes bools or integers, not {self._dtype.name}")
     return call(TORCH["sub"], (call(TORCH["neg"], (self,), {}), 1), {})
 
 
@@ -190,12 +191,12 @@ def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocki
     for a in args:
         if isinstance(a, Tensor):
             dtype = a._dtype
-        elif str(a) == "cpu":
+        elif isinstance(a, Device) or (isinstance(a, str) and a not in _DTYPE_NAMES):
             device = a
         elif not isinstance(a, bool):
             dtype = a
-    if device is not None and str(device) != "cpu":
-        raise AotgradValueError(f"to: device {device!r} is not there; aotgrad runs on the CPU")
+    if device is not None:
+        Device(device)  # which says what is wrong with it
     wanted = mf.preserve_format if memory_format is None else mf.check(memory_format)
     out = self if dtype is None else _cast(self, dtype)
     if isinstance(self, Traced):
@@ -248,12 +249,33 @@ _OLD_NAMES = {
 }
 
 
+def _view(self: Any, *shape: Any) -> Any:
+    """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then)."""
+    return _shown(self, call(TORCH["view"], (self, *shape), {}))
+
+
+def _shown(self: Any, out: Any) -> Any:
+    """``out``, a reshaped ``self``, where it is a view."""
+    if type(self) is Tensor and type(out) is Tensor and not isinstance(out._extra, ViewExtra):
+        raise AotgradRuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces). "
+                                  f"Use .reshape(...) instead. ({user_loc()})")
+    return out
+
+
 def _select(self: Any, dim: int, index: int) -> Any:
     """The slice at ``index`` along ``dim``, without that dim."""
     rank = len(self.shape)
     if not -rank <= dim < rank:
-        raise AotgradValueError(f"select: dim={dim} is out of range for {rank} dimension(s)")
+        raise AotgradDimError(f"select: dim={dim} is out of range for {rank} dimension(s)")
     return indexing.getitem(self, (*[slice(None)] * (dim % rank), index))
+
+
+def _masked_select(self: Any, mask: Any) -> Any:
+    """The elements where ``mask`` holds, as a vector; the two broadcast."""
+    if tuple(mask.shape) != tuple(self.shape):
+        both = run(TORCH["where"], {"condition": mask, "input": self, "other": self})
+        self, mask = both, run(TORCH["expand"], {"input": mask, "sizes": (tuple(both.shape),)})
+    return indexing.getitem(self, mask)
 
 
 def _nonzero(self: Any, as_tuple: bool = False) -> Any:
@@ -270,7 +292,7 @@ def _no_dim(self: Any) -> Any:
 
 def _matrix_transpose(self: Any) -> Any:
     if self.ndim < 2:
-        raise AotgradValueError(f"mT needs a matrix or a batch of them, not rank {self.ndim}")
+        raise AotgradArgumentError(f"mT needs a matrix or a batch of them, not rank {self.ndim}")
     return run(TORCH["transpose"], {"input": self, "dim0": -1, "dim1": -2})
 
 
@@ -281,15 +303,18 @@ def _extra_methods() -> dict[str, Any]:
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
         "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone,
-        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "contiguous": contiguous, "to": _to, "type": _type,
+        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "detach": ledger.detach, "backward": backward.method,
+        "data": property(ledger.get_data, ledger.set_data(inplace.store), doc=ledger.get_data.__doc__),
+        "grad": property(ledger.get_grad, ledger.set_grad, lambda self: ledger.set_grad(self, None), doc=ledger.get_grad.__doc__),
+        "contiguous": contiguous, "to": _to, "type": _type,
         "astype": _cast,
-        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "cpu": lambda self: self, "positive": lambda self: self,
+        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "view": _view, "cpu": lambda self: self, "positive": lambda self: self,
         "where": lambda self, condition, other: run(TORCH["where"], {"condition": condition, "input": self, "other": other}),
         "H": property(_matrix_transpose, doc="The conjugate transpose of a matrix."), "real": property(lambda self: self, doc="The real part."),
-        "view_as": lambda self, other: run(TORCH["view"], {"input": self, "shape": (tuple(other.shape),)}),
+        "view_as": lambda self, other: _view(self, tuple(other.shape)),
         "reshape_as": lambda self, other: run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)}),
         "expand_as": lambda self, other: run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)}),
-        "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": lambda self, mask: indexing.getitem(self, mask),
+        "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": _masked_select,
         "new_zeros": _new(0), "new_ones": _new(1), "new_full": lambda self, size, fill_value, **kw: _new(fill_value)(self, size, **kw), "new_tensor": _new_tensor,
         "new_empty": _new(0),
     }
@@ -425,6 +450,6 @@ def detach(input: Any) -> Any:
 ATTRIBUTES: dict[str, Any] = {
     "numel": numel, "is_tensor": is_tensor, "is_floating_point": is_floating_point, "equal": equal, "allclose": allclose, "detach": detach,
     "select": _select, "nonzero": _nonzero, "clone": _clone,
-    "masked_select": lambda input, mask: indexing.getitem(input, mask), **PUBLIC,
+    "masked_select": _masked_select, **PUBLIC,
 }
 """Public functions that are not in the registry."""

@@ -20,7 +20,7 @@ from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.arrays import decode, encode_bfloat16
 from aotgrad_runtime.dtypes import bfloat16, float32
-from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradRangeError, AotgradValueError
 
 from . import images, native
 
@@ -201,6 +201,10 @@ def _execute(plan: list[Any], arrays: Arrays) -> list[Any]:
     return [env[i] for i in outs]
 
 
+def _line(op: Op) -> str:
+    return "" if op.loc is None else f"{op.loc}: "
+
+
 def _implementation(op: Op) -> Callable[..., Any]:
     definition = opdef.get(op.name)
     if op.name == "host_call":
@@ -228,11 +232,11 @@ def _implementation(op: Op) -> Callable[..., Any]:
         try:
             out = ref(*xs, **attrs)
         except IndexError as error:
-            raise AotgradIndexError(f"{op.loc}: {error}") from None
+            raise AotgradRangeError(f"{_line(op)}{error}") from None
         except AotgradError:
             raise
         except ValueError as error:
-            raise AotgradValueError(f"{op.loc}: {error}") from None
+            raise AotgradValueError(f"{_line(op)}{error}") from None
         return out if type(out) is np.ndarray and out.dtype is dtype else np.asarray(out, dtype)
 
     return _laid_out(op, run)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradRangeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
 from . import dims, opdef
 from .core import Block, Func, Op, Value
@@ -87,7 +87,7 @@ def run_op(op: Op, ins: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any
     try:
         out = ref(*ins, **attrs)
     except IndexError as error:
-        raise AotgradIndexError(f"{op.loc}: {error}") from error
+        raise AotgradRangeError(f"{op.loc}: {error}") from error
     except AotgradError:
         raise
     except ValueError as error:

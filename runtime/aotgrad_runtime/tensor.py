@@ -16,7 +16,7 @@ from . import memory_format as mf
 from ._methods import TensorMethods
 from .arrays import DTYPES, decode, defaults, get_default_dtype, set_default_dtype
 from .dtypes import DType
-from .errors import AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from .errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from .tape import Extra, Node, RemovableHandle, Value
 
 __all__ = [
@@ -61,9 +61,19 @@ class Size(tuple[int, ...]):
 
 
 class Device:
-    """Where a tensor lives: always the processor. Equal to the string ``"cpu"``."""
+    """Where a tensor lives: always the processor. Equal to the string ``"cpu"``.
+
+    >>> import aotgrad as ag
+    >>> ag.ones(2).to(ag.device("cpu")).device
+    device(type='cpu')
+    """
 
     __slots__ = ()
+
+    def __init__(self, type: object = "cpu", index: object = None) -> None:
+        if str(type) not in ("cpu", "cpu:0") or index not in (None, 0):
+            raise AotgradArgumentError(f"device {str(type)!r} is not there: aotgrad runs on the CPU; use 'cpu', or leave the device out")
+
     type: Final = "cpu"
     index: Final = None
 

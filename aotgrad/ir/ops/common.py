@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_, float64
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradDimError, AotgradDTypeError, AotgradTypeError, AotgradValueError
 
 from ..opdef import Sample
 from ..types import Layout, TensorType
@@ -54,9 +55,12 @@ def drop_dims(t: TensorType, dims: Sequence[int], dtype: DType | None = None) ->
 
 def norm_dim(dim: Any, rank: int, what: str = "dim") -> int:
     """A dimension index in range, negative ones counted from the end."""
-    d = int(dim)
+    try:
+        d = operator.index(dim)
+    except TypeError:
+        raise AotgradTypeError(f"{what}={dim!r} is {type(dim).__name__}; a whole number is needed") from None
     if not -rank <= d < max(rank, 1):
-        raise AotgradValueError(f"{what}={d} is out of range for {rank} dimension(s)")
+        raise AotgradDimError(f"{what}={d} is out of range for {rank} dimension(s)")
     return d % rank if rank else 0
 
 
@@ -78,7 +82,7 @@ def floats(b: Any, x: Any, dtype: Any, what: str) -> Any:
     if x.type.dtype.kind in "fc":
         return x
     if b.torch:
-        raise AotgradTypeError(f"{what}: the input is {x.type.dtype.name}, a floating-point dtype is needed; pass dtype= or convert it first")
+        raise AotgradDTypeError(f"{what}: the input is {x.type.dtype.name}, a floating-point dtype is needed; pass dtype= or convert it first")
     return b.to_dtype(x, float64)
 
 

@@ -135,13 +135,13 @@ def _ranks(name: str, rx: int, ry: int) -> Any:
 
 
 register(OpDef("matmul", "Matrix product with NumPy's rank rules.", ("x", "y"), None, None, Composite(_matmul_body), samples=_matmul_samples,
-               front=Front("matmul(input, other)", _matmul_canon, "contract", ("matmul",), operator=("__matmul__", "__rmatmul__"))))
+               front=Front("matmul(input, other)", _matmul_canon, "product", ("matmul",), operator=("__matmul__", "__rmatmul__"))))
 
 
 def _product_alias(name: str, doc: str, rx: int, ry: int, np_names: tuple[str, ...] = ()) -> None:
     register(OpDef(name, doc, ("x", "y"), None, None, Composite(_matmul_body),
                    samples=lambda: (s for s in _matmul_samples() if (s.operands[0].ndim, s.operands[1].ndim) == (rx, ry)),
-                   front=Front(f"{name}(input, other)", _ranks(name, rx, ry), "contract", np_names)))
+                   front=Front(f"{name}(input, other)", _ranks(name, rx, ry), "product", np_names)))
 
 
 _product_alias("mm", "Matrix times matrix.", 2, 2)
@@ -277,4 +277,4 @@ def _einsum_samples() -> Iterable[Sample]:
 
 register(OpDef("einsum", "Einstein summation: indices that the result does not name are summed.", ("xs*",), None, None, Composite(_einsum_body),
                attrs={"spec": REQUIRED}, samples=_einsum_samples,
-               front=Front("einsum(equation, *operands)", _einsum_canon, "contract", ("einsum",), method=False, tensors=("operands",))))
+               front=Front("einsum(equation, *operands)", _einsum_canon, "product", ("einsum",), method=False, tensors=("operands",))))

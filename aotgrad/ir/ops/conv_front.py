@@ -265,10 +265,10 @@ for _rank in (1, 2, 3):
     _name = f"conv{_rank}d"
     register(OpDef(_name, _doc(_rank, False), ("x", "w", "bias*"), None, None, Composite(_conv_body), attrs=_ATTRS, samples=_samples(_rank, False),
                    layouts="channels_last", grad_fn="ConvolutionBackward0",
-                   front=Front(f"{_name}(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)", _plain(_name, _rank), "contract", method=False,
+                   front=Front(f"{_name}(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1)", _plain(_name, _rank), "product", method=False,
                                functional=True, tensors=("input", "weight", "bias"))))
     _name = f"conv_transpose{_rank}d"
     register(OpDef(_name, _doc(_rank, True), ("x", "w", "bias*"), None, None, Composite(_transposed_body), attrs={"spatial": REQUIRED, **_ATTRS},
                    samples=_samples(_rank, True), layouts="channels_last", grad_fn="ConvolutionBackward0",
-                   front=Front(f"{_name}(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)", _transposed(_name, _rank), "contract",
+                   front=Front(f"{_name}(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1)", _transposed(_name, _rank), "product",
                                method=False, functional=True, tensors=("input", "weight", "bias"))))

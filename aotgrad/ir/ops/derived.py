@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.dtypes import bool_, float64, int64
-from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradIndexError, AotgradTypeError, AotgradValueError
 
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
 from .common import at_least, norm_dim, norm_dims
@@ -58,7 +58,7 @@ def _vector_dot(b: Any, x: Any, y: Any) -> Any:
 
 
 _derive("vector_dot", "Inner product of two vectors (as a NumPy function: NumPy's dot).", ("x", "y"), _matmul_body, lambda: (Sample((_x(4), _x(4) + 1.0), name="4"),),
-        Front("dot(input, other)", _vector_dot, "contract", ("dot",), "dot(input, other)", _np_dot))
+        Front("dot(input, other)", _vector_dot, "product", ("dot",), "dot(input, other)", _np_dot))
 _derive("t", "A matrix with rows and columns exchanged; vectors stay.", ("x",), lambda b, x: b.to_perm(x, tuple(reversed(range(len(x.type.shape))))),
         lambda: (Sample((_x(2, 3),), name="2x3"),), Front("t(input)", lambda b, x: _t(b, x), "none"))
 
@@ -148,7 +148,7 @@ def _check_index(name: str, x: Any, index: Any) -> None:
     if index.type.dtype.kind not in "iu":
         raise AotgradIndexError(f"{name}: the index is {index.type.dtype.name}, not an integer type")
     if len(index.type.shape) != len(x.type.shape):
-        raise AotgradIndexError(f"{name}: index and input must have the same number of dimensions, not {len(index.type.shape)} and {len(x.type.shape)}")
+        raise AotgradArgumentError(f"{name}: index and input must have the same number of dimensions, not {len(index.type.shape)} and {len(x.type.shape)}")
 
 
 def _gather_body(b: Any, x: Any, index: Any, dim: int) -> Any:

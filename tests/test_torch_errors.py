@@ -1,0 +1,151 @@
+"""Errors of wrong calls: of the type torch raises, and aotgrad's own. The same lines run in both."""
+
+from __future__ import annotations
+
+import pytest
+
+import aotgrad as ag
+
+torch = pytest.importorskip("torch")
+
+WRONG = [
+    "m.ones(3)+m.ones(4)",
+    "m.ones(3).add_(m.ones(4))",
+    "m.ones(3).add_(m.ones(2,3))",
+    "m.ones(3,4)@m.ones(3,4)",
+    "m.ones(3,4)@m.ones(3)",
+    "m.ones(3)@m.ones(4)",
+    "m.matmul(m.ones(3), m.tensor(2.))",
+    "m.bmm(m.ones(3,4),m.ones(3,4))",
+    "m.nn.functional.linear(m.ones(3,4),m.ones(3,5))",
+    "m.nn.functional.linear(m.ones(3,4),m.ones(3,4),m.ones(4))",
+    "m.ones(6).view(4)",
+    "m.ones(6).view(-1,-1)",
+    "m.ones(6).view(-1,4)",
+    "m.ones(2,3).t().view(6)",
+    "m.ones(6).reshape(4)",
+    "m.cat([m.ones(2,2),m.ones(3,3)])",
+    "m.cat([m.ones(2,2),m.ones(3)])",
+    "m.cat([m.tensor(1.),m.tensor(1.)])",
+    "m.cat([])",
+    "m.stack([m.ones(2),m.ones(3)])",
+    "m.ones(3).expand(4)",
+    "m.ones(3).expand(-1,3)",
+    "m.where(m.ones(3)>0,m.ones(4),m.ones(3))",
+    "m.ones(2,3,4).t()",
+    "m.ones(2,3).permute(0,0)",
+    "m.ones(2,3).permute(0)",
+    "m.ones(2,3).transpose(0,5)",
+    "m.ones(2,3).sum(4)",
+    "m.ones(2,3).sum((0,0))",
+    "m.ones(0).max()",
+    "m.softmax(m.ones(3),2)",
+    "m.ones(3).unsqueeze(4)",
+    "m.ones(3).squeeze(4)",
+    "m.ones(3,2,1).flatten(2,1)",
+    "m.ones(3).split([1,1])",
+    "m.ones(3).chunk(0)",
+    "m.ones(3).narrow(0,2,4)",
+    "m.ones(3).select(0,4)",
+    "m.ones(3).select(2,4)",
+    "m.ones(3)[4]",
+    "m.ones(3)[1,2]",
+    "m.ones(3)[[4]]",
+    "m.ones(3)[m.ones(4)>0]",
+    "m.ones(3,3)[[0,1],[0,1,2]]",
+    "m.ones(3).__setitem__(slice(0,2), m.ones(3))",
+    "m.ones(3).__setitem__(m.ones(3)>0, m.ones(2))",
+    "m.gather(m.ones(3,3),0,m.zeros(3).long())",
+    "m.gather(m.ones(3,3),0,m.zeros(3,4).long())",
+    "m.gather(m.ones(3,3),0,m.zeros(3,3).long()+5)",
+    "m.scatter(m.ones(3,3),0,m.zeros(3).long(),m.ones(3))",
+    "m.index_select(m.ones(3),0,m.tensor([5]))",
+    "m.ones(3).index_add(0,m.tensor([1]),m.ones(2))",
+    "m.ones(3).masked_fill(m.ones(3)>0,m.ones(3))",
+    "m.masked_select(m.ones(3),m.ones(4)>0)",
+    'm.einsum("ij,jk->ik",m.ones(2,3),m.ones(2,3))',
+    'm.einsum("ij,jk->ik",m.ones(2,3))',
+    "m.ones(2,2)@m.ones(2,2,dtype=m.float64)",
+    "m.dot(m.ones(2),m.ones(2,dtype=m.float64))",
+    "m.ones(2,2)@m.ones(2,2,dtype=m.int64)",
+    "m.nn.functional.linear(m.ones(2,2),m.ones(2,2,dtype=m.float64))",
+    "m.ones(3,dtype=m.int64).mean()",
+    "m.nn.functional.conv2d(m.ones(1,3,4,4),m.ones(2,4,3,3))",
+    "m.nn.functional.conv2d(m.ones(1,3,2,2),m.ones(2,3,3,3))",
+    "m.nn.functional.max_pool2d(m.ones(1,3,2,2),3)",
+    "m.ones(-1)",
+    "m.ones(3).item()",
+    "bool(m.ones(3))",
+    "float(m.ones(3))",
+    "m.arange(3,0,1)",
+    "m.linspace(0,1,-1)",
+    "m.tensor([[1,2],[3]])",
+    "m.cross(m.ones(4),m.ones(4),dim=0)",
+    "m.diag(m.ones(2,2,2))",
+    "m.trace(m.ones(2))",
+    "m.tril(m.ones(2))",
+    "m.diagonal(m.ones(2))",
+    "m.roll(m.ones(2,2),(1,2),0)",
+    "m.flip(m.ones(2,2),[3])",
+    "m.clamp(m.ones(2))",
+    "m.nn.functional.pad(m.ones(2),(1,))",
+    "~m.ones(2)",
+    "m.ones(2).copy_(m.ones(3))",
+    "m.ones(2).long().add_(0.5)",
+    "m.randint(3,3,(2,))",
+    "m.ones(3)==m.ones(4)",
+    "m.addmm(m.ones(2,2),m.ones(2,3),m.ones(2,3))",
+    "m.outer(m.ones(2,2),m.ones(2))",
+    'm.ones(2).sum("a")',
+    "m.ones(2).mT",
+    "m.ones(2).long()//0",
+    "m.ones(2).long()**-1",
+    'm.tensor("a")',
+]
+
+
+def _error(m, line):
+    try:
+        made = eval(line, {"m": m})
+    except Exception as error:
+        return error
+    return AssertionError(f"no error, but {made!r}")
+
+
+@pytest.mark.parametrize("line", WRONG)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_the_type_is_torchs(line):
+    theirs, ours = _error(torch, line), _error(ag, line)
+    kind = next(c for c in type(theirs).__mro__ if c.__module__ == "builtins")
+    if kind is AssertionError:
+        assert not isinstance(ours, Exception) or isinstance(ours, AssertionError), ours
+        return
+    assert isinstance(ours, kind), (theirs, ours)
+    assert isinstance(ours, ag.AotgradError), ours
+
+
+@pytest.mark.parametrize(("line", "kind"), [("m.ones(3) + m.ones(4)", ValueError), ("m.ones(2, 3).sum(5)", ValueError),
+                                            ("m.ones(3).index_select(0, m.tensor([7]))", IndexError)])
+def test_numpys_type_too(line, kind):
+    assert isinstance(_error(ag, line), kind)
+
+
+@pytest.mark.parametrize("line", ["m.ones(3) + m.ones(4)", "m.ones(3, 4) @ m.ones(3, 4)", "m.ones(3, 4) @ m.ones(4, 3, dtype=m.float64)"])
+def test_in_compiled_code_too(line):
+    error = _error(ag, f"m.compile(lambda: {line})()")
+    assert isinstance(error, RuntimeError)
+    assert isinstance(error, ag.AotgradError)
+
+
+@pytest.mark.parametrize("line", ["m.ones(2).to('cuda')", "m.device('cuda')", "m.ones(2).to(device='mps')"])
+def test_other_devices_are_told(line):
+    with pytest.raises(RuntimeError, match="runs on the CPU"):
+        eval(line, {"m": ag})
+
+
+@pytest.mark.parametrize("line", [
+    "m.ones(2).to('cpu').device", "m.ones(2).cpu().device", "m.device('cpu')", "str(m.ones(2).device)", "m.ones(2).to(m.device('cpu'), m.float64).dtype.itemsize",
+    "m.device('cpu') == m.ones(2).device", "m.pi, m.inf, m.nan, m.e, m.newaxis", "m.finfo(m.float32)", "m.finfo(m.float64).eps", "m.finfo(m.float16)", "m.finfo()",
+    "m.iinfo(m.int8)", "m.iinfo(m.int64).max", "m.iinfo(m.uint8)", "m.finfo(m.bfloat16).max, m.finfo(m.bfloat16).eps", "m.ones(2, 3)[m.newaxis].shape == (1, 2, 3)"])
+def test_constants_and_limits_print_alike(line):
+    assert repr(eval(line, {"m": torch})) == repr(eval(line, {"m": ag}))
