@@ -202,6 +202,7 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
         engine.backward(tensors, grad_tensors, retain_graph, create_graph, inputs)
         return
     found = _ledger("backward()")
+    modes.state.asked += 1  # which tensors require gradients matters
     outs = [ledger.twin(t) for t in outs]
     seeds = engine._as_seeds(grad_tensors, len(outs), "grad_tensors")
     if inputs is None:

@@ -20,17 +20,19 @@ from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime import call, modes
-from aotgrad_runtime.call import ArgSpec, Sym
+from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, detour, inplace, inspection, kernels, leaks, outputs, profiling, retraces, sources, split, structured, taped
+from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, retraces, sources, split, structured, taped
 from .contents import Content, bytes_of, gated, survey_contents
+from .ledger import Ledger, real
 from .options import Options
 from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randomness import States
 from .signatures import identifier, leaf_names, leaf_type, specs_of
+from .sources import GradOf
 from .static import static_key
 from .structured import MISS
 from .subtrace import as_value, unwrap_error
@@ -189,6 +191,9 @@ class State:
             return self.f(*args, **kwargs)
         static = self._static_leaves(args, kwargs)
         variant, fresh = self.find(leaves, tree, static)
+        if variant.changes.overlap(variant.arguments(leaves)):
+            result = self.f(*args, **kwargs)
+            return result if out is None else outputs.write(result, out)
         result = self.execute(variant, leaves)
         if variant.verified < self.options.verify:
             self._verify(variant, leaves, result)
@@ -293,6 +298,7 @@ class State:
         self.traces += 1
         examples: dict[str, int] = {}
         trace = Trace(name or self.name, examples=examples)
+        trace.ledger = Ledger(trace)
         tensors = any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in leaves)
         cls = TracedTensor if tensors else TracedArray
         names = leaf_names(self.signature, tree)
@@ -305,23 +311,26 @@ class State:
             traced = trace.argument(t, cls)
             if isinstance(x, Tensor) and x._requires_grad:
                 trace.requires.add(traced._value)
+            if type(x) is Tensor or real(x):
+                trace.ledger.argument(traced, x, i)
             traced._weak = type(x) in (float, int)
             if _is_integer(x):
                 traced._leaf_index = i
             given.append(traced)
             dynamic.append(Leaf(i, t, traced._weak))
-        before = [x._value if isinstance(x, Traced) else None for x in given]
         args, kwargs = tree_unflatten(tree, given)
         asked, states = modes.state.asked, States(self.f, leaves)
         out_tree, constants = self._run(trace, args, kwargs)
         states.check(self.name)
-        written = [i for i, (x, v) in enumerate(zip(given, before)) if v is not None and x._value is not v and type(leaves[i]) is Tensor]
-        trace.block.outputs += [trace.value_of(given[i]) for i in written]
+        changed = changes.finish(trace, given, leaves)
         holders = [x for x in given if not isinstance(x, Traced)]
         variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors, self._contents())
-        variant.written = written
+        variant.changes = changed
+        changes.resolved(changed, variant.place)
         variant.fixed = list(trace.fixed)
         variant.asks = modes.state.asked != asked
+        if variant.asks:
+            variant.requires = [isinstance(obj, Tensor) and obj._requires_grad for obj, _ in variant.hidden]
         variant.seconds = time.perf_counter() - started
         variant.records = not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
         return variant
@@ -373,7 +382,7 @@ class State:
     def execute(self, variant: Variant, leaves: Sequence[Any]) -> Any:
         """Runs a variant on the leaves of a call."""
         program = self.program(variant)
-        args = [leaves[leaf.index] for leaf in variant.leaves] + [sources.read(obj, source) for obj, source in variant.hidden]
+        args = variant.arguments(leaves)
         types = variant.func.arg_types
         given = [x if isinstance(x, Tensor) else np.asarray(x, t.dtype.np) for x, t in zip(args, types)]
         taped = next((type(x) for x in args if isinstance(x, Tensor)), None)
@@ -384,15 +393,15 @@ class State:
             cls = Tensor if variant.tensors else ArrayTensor
             run = split.apply if not variant.records else modes.enable_grad(split.apply)
             results = run(program, given, cls)
-        for i, new in zip(variant.written, results[len(results) - len(variant.written):]):
-            inplace.store(leaves[i], new, self.name)
+        if variant.changes.any:
+            variant.changes.put(results, args, leaves, self.name)
         it = iter(results)
         return tree_unflatten(variant.out_tree, [next(it) if c is _TRACED else c for c in variant.out_constants])
 
     def _verify(self, variant: Variant, leaves: Sequence[Any], result: Any) -> None:
         variant.verified += 1
         arrays = [np.asarray(array_of(leaves[leaf.index]), leaf.type.dtype.np) for leaf in variant.leaves]
-        arrays += [np.asarray(array_of(sources.read(obj, source))) for obj, source in variant.hidden]
+        arrays += [np.asarray(array_of(x)) for x in variant.arguments(leaves)[len(variant.leaves):]]
         expected = interp.run(variant.func, *arrays)
         got = [array_of(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is _TRACED]
         for i, (a, b) in enumerate(zip(got, expected)):
@@ -407,7 +416,7 @@ class State:
     def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, fresh: bool) -> None:
         """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
         or when it came this way although there is one, by an entry."""
-        if variant.unequal or variant.asks or self.options.verify or split.needs_host(variant.func):
+        if variant.unequal or variant.asks or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
             variant.entered = True
             return
         if variant.tensors or any(isinstance(x, Tensor) for x in leaves):
@@ -510,11 +519,24 @@ def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[Leaf], 
     func = stable(from_trace)
     found, functions = survey(f, holders)
     objects = [obj for obj, _ in trace.captured.values()]
-    hidden = list(zip(objects, find_inputs(objects, found, f, holders)))
+    hidden = _hidden(objects, find_inputs(objects, found, f, holders), trace.ledger)
     guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]
     unequal = [(trace.canonical(a), trace.canonical(b)) for a, b in trace.unequal]
     seen = watch(found, {id(obj) for obj in objects}, survey_contents(found, functions, trace.taken, trace.noted, others))
     return Variant(func, leaves, hidden, guards, unequal, out_tree, constants, tensors, watch=seen)
+
+
+def _hidden(objects: Sequence[Any], places: Sequence[Any], ledger: Ledger) -> list[tuple[Any, Any]]:
+    """Captured objects with the places where they are read again; what hangs on another object, such as a gradient, is found through it."""
+    found = dict(zip(map(id, objects), places))
+
+    def place(x: Any) -> Any:
+        known = ledger.sources.get(id(x))
+        if known is None:
+            return found.get(id(x), Fixed(x))
+        return GradOf(place(known.owner)) if isinstance(known, GradOf) and isinstance(known.owner, Tensor) else known
+
+    return [(x, place(x)) for x in objects]
 
 
 # ---- the public function --------------------------------------------------------------------------------------------------------------

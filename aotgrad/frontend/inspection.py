@@ -193,6 +193,7 @@ def explain(state: Any, *args: Any, **kwargs: Any) -> str:
     lines += [f"  result {i}: {t}" for i, t in enumerate(variant.func.out_types)]
     lines += _numbers(state, variant, leaves, tree)
     lines += [f"  re-read at every call: {type(obj).__name__} from {sources.shown(source)}" for obj, source in variant.hidden]
+    lines += variant.changes.lines()
     lines += [f"  compared before every call, as its numbers were used while tracing: {type(c.array).__name__} from {c.path}" for c in variant.watch.contents]
     lines += [f"  kernel {k}" for k in (program.kernels() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("kernels", []))]
     lines.append(f"  traced and compiled in {variant.seconds:.3f} s")

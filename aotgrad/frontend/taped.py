@@ -97,7 +97,7 @@ def enter(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, traced: ob
     written tensors, programs that are cut by calls of Python, and other kinds of tensors than plain ones."""
     program = state.program(variant)
     places = [k for k, leaf in enumerate(variant.leaves) if isinstance(leaves[leaf.index], Tensor)]
-    if variant.hidden or variant.records or program.split is not None or not variant.tensors or getattr(variant, "written", None):
+    if variant.hidden or variant.records or program.split is not None or not variant.tensors or variant.changes.any:
         return None
     if any(type(leaves[variant.leaves[k].index]) is not Tensor for k in places):
         return None

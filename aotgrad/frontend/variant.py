@@ -48,7 +48,16 @@ class Variant:
     seconds: float = 0.0
     fixed: list[tuple[Any, Any, Any]] = field(default_factory=list)  # sizes whose numbers were needed: (size, number, place)
     watch: Watch = field(default_factory=Watch)  # what the trace saw of names
-    written: list[int] = field(default_factory=list)  # leaves that get new numbers: the last outputs
+    changes: Any = None  # what a call changes outside, see ``changes``
+    requires: list[bool] | None = None  # which hidden inputs require gradients, where the trace asked
+
+    def arguments(self, leaves: Sequence[Any]) -> list[Any]:
+        """What the program is given in a call: leaves, then hidden inputs as they are now."""
+        return [leaves[leaf.index] for leaf in self.leaves] + [sources.read(obj, source, leaves) for obj, source in self.hidden]
+
+    def place(self, x: Any) -> Any:
+        """Where the hidden input ``x`` is read again."""
+        return next(source for obj, source in self.hidden if obj is x)
 
 
 def fits(variant: Variant, leaves: Sequence[Any]) -> bool:
@@ -56,14 +65,20 @@ def fits(variant: Variant, leaves: Sequence[Any]) -> bool:
     if not variant.watch.holds():
         return False
     arrays = [array_of(leaves[leaf.index]) for leaf in variant.leaves]
-    for obj, source in variant.hidden:
+    for i, (obj, source) in enumerate(variant.hidden):
         try:
-            now = sources.read(obj, source)
+            now = sources.read(obj, source, leaves)
         except (LookupError, AttributeError, ValueError):  # the name is gone
             return False
+        if isinstance(source, sources.Item) and type(now) is float:
+            now = np.asarray(now)
         if isinstance(now, Tensor) != isinstance(obj, Tensor) or not isinstance(now, (Tensor, np.ndarray)):
             return False
+        if variant.requires is not None and variant.requires[i] != (isinstance(now, Tensor) and now._requires_grad):
+            return False
         arrays.append(array_of(now))
+    if not variant.changes.holds(leaves):
+        return False
     env: dict[str, int] = {}
     pending = []
     for x, t in zip(arrays, variant.func.arg_types):

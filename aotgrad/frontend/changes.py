@@ -1,0 +1,248 @@
+"""What a call of a compiled function changes outside, put in place when its kernel has succeeded: memory of tensors, gradients, what optimisers keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from aotgrad.ir import Value
+from aotgrad_runtime import modes
+from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.records import record
+from aotgrad_runtime.tape import FREED, NO_EDGE, Node
+from aotgrad_runtime.tensor import Tensor, wrap
+
+from . import inplace, sources
+from .ledger import Ledger
+from .sources import GradOf, Item
+from .trace import Trace, Traced
+
+__all__ = ["Changes", "finish", "resolved"]
+
+
+class CompiledFunctionBackward(Node):
+    """Stands behind results whose graph a backward pass inside the compiled function has used up."""
+
+    __slots__ = ()
+
+
+@record
+class Change:
+    """One thing that is set to a new value: at a place (``.grad`` of a tensor, an item). ``out``: which of the program's results; -1: None; -2: the tensor ``value``."""
+
+    place: Any
+    out: int
+    value: Any = None
+
+
+@record
+class Changes:
+    """Of one variant. Positions are those of the program's arguments and results."""
+
+    results: int  # how many results are the caller's
+    written: list[int] = field(default_factory=list)  # arguments whose memory gets the results behind those
+    outs: list[int] = field(default_factory=list)  # the results they get
+    sets: list[Change] = field(default_factory=list)
+    flags: list[tuple[Any, bool]] = field(default_factory=list)  # places of tensors whose requires_grad is set
+    freed: list[int] = field(default_factory=list)  # results without a graph, as it was used up
+    absent: list[Any] = field(default_factory=list)  # places that held None
+    held: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    hooked: list[tuple[Any, bool]] = field(default_factory=list)  # tensors that backward reaches, and whether they have hooks
+    last: tuple[list[Any], list[tuple[int, int]]] | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether a call does more than give results."""
+        return bool(self.written or self.sets or self.flags or self.freed)
+
+    def holds(self, leaves: Sequence[Any]) -> bool:
+        """Whether what the trace saw of the outside still is so."""
+        for holder, key, value in self.held:
+            now = holder.get(key, self)
+            if now is not value and (type(now) is not type(value) or now != value):
+                return False
+        return (all(sources.read(None, place, leaves) is None for place in self.absent)
+                and all(_has_hooks(sources.read(None, place, leaves)) is on for place, on in self.hooked))
+
+    def overlap(self, args: Sequence[Any]) -> bool:
+        """Whether memory that is written is also that of another argument: then the order of reads and writes in the program is not that in the memory."""
+        if not self.written:
+            return False
+        arrays = [x._data if isinstance(x, Tensor) else x for x in args]
+        if self.last is not None and all(a is b for a, b in zip(arrays, self.last[0])):
+            return False
+        spans = [_span(a) for a in arrays]
+        for i in self.written:
+            low, high = spans[i]
+            for j, (a, b) in enumerate(spans):
+                if j != i and a < high and low < b and np.may_share_memory(arrays[i], arrays[j]):
+                    return True
+        self.last = arrays, spans
+        return False
+
+    def put(self, results: Sequence[Any], args: Sequence[Any], leaves: Sequence[Any], name: str) -> None:
+        """Everything in its place. ``args``: the program's arguments of this call."""
+        for i in self.written:
+            if not args[i]._data.flags.writeable:
+                inplace.memory(args[i])  # raises before anything has changed
+        for i, out in zip(self.written, self.outs):
+            _write(args[i], results[out], name)
+        for place, on in self.flags:
+            sources.read(None, place, leaves)._requires_grad = on
+        made: dict[int, Any] = {}
+        for change in self.sets:
+            value = change.value
+            if change.out >= 0:
+                value = made.get(change.out)
+                if value is None:
+                    value = made[change.out] = _as_tensor(results[change.out])
+            elif change.out == -2:
+                value = sources.read(None, value, leaves)
+            place = change.place
+            if isinstance(place, GradOf):
+                sources.read(None, place.owner, leaves).grad = value
+            else:
+                place.holder[place.key] = value
+        if modes.state.grad:
+            for i in self.freed:
+                _use_up(results[i])
+
+    def lines(self) -> list[str]:
+        """For ``explain``."""
+        out = [f"  written at every call: result {out} into argument {i}" for i, out in zip(self.written, self.outs)]
+        return out + [f"  set at every call: {sources.shown(c.place)}" for c in self.sets]
+
+
+def _has_hooks(x: Any) -> bool:
+    return x._extra is not None and bool(x._extra.hooks or x._extra.post_hooks)
+
+
+def _span(a: Any) -> tuple[int, int]:
+    if not isinstance(a, np.ndarray) or not a.size:
+        return 0, 0
+    low = high = a.__array_interface__["data"][0]
+    for n, s in zip(a.shape, a.strides):
+        low, high = (low, high + (n - 1) * s) if s > 0 else (low + (n - 1) * s, high)
+    return low, high + a.itemsize
+
+
+def _as_tensor(x: Any) -> Any:
+    return x if isinstance(x, Tensor) else wrap(np.asarray(x))
+
+
+def _write(x: Any, new: Any, name: str) -> None:
+    if isinstance(new, Tensor) and new._requires_grad and not (x._requires_grad and x._node is None):
+        inplace.store(x, new, name)
+    else:
+        np.copyto(inplace.memory(x), new._data if isinstance(new, Tensor) else new)
+
+
+def _use_up(x: Any) -> None:
+    if isinstance(x, Tensor) and x._node is None:
+        node = CompiledFunctionBackward((NO_EDGE,))
+        node._saved = FREED
+        x._node, x._index, x._requires_grad = node, 0, True
+
+
+# ---- at the end of a trace ------------------------------------------------------------------------------------------------------------------
+
+def _renewed(found: Ledger, v: Value) -> Value:
+    while v in found.renewed:
+        v = found.renewed[v]
+    return v
+
+
+def finish(trace: Trace, given: Sequence[Any], leaves: Sequence[Any]) -> Changes:
+    """Makes what a trace has changed results of the program. ``given``: the leaves as the trace had them."""
+    found: Ledger = trace.ledger
+    outputs = trace.block.outputs
+    changes = Changes(len(outputs))
+    used_up = _used_up(trace, found, outputs)
+    for i, v in enumerate(outputs):
+        outputs[i] = trace.builder.stop_gradient(_renewed(found, v), reverse=True) if i in used_up else _renewed(found, v)
+    changes.freed = sorted(used_up)
+    place = {v: i for i, v in enumerate(trace.block.args)}
+    first = {id(x): v for v, x in found.owners.items() if v.op is None}
+    for key, x in list(found.reals.items()):
+        traced = _traced(found, key, given)
+        if traced._value is first[key]:
+            continue
+        if any(n is x for n in trace.noted):
+            raise AotgradRuntimeError(f"{trace.name}: the numbers of a tensor that it writes to are also read as Python or NumPy values while it is traced (numpy(), item(), "
+                                      "float()); compute with the tensor itself")
+        changes.written.append(place[first[key]])
+        changes.outs.append(len(outputs))
+        v = _in_layout(trace, _renewed(found, traced._value), first[key])
+        outputs.append(trace.builder.stop_gradient(v, reverse=True) if x._requires_grad and x._node is None and v.type.dtype.is_differentiable else v)
+    _gradients(trace, found, changes)
+    for slot in found.slots.values():
+        where = Item(slot.holder, slot.key)
+        if slot.first is None:
+            changes.absent.append(where)
+        if slot.now is not slot.first:
+            changes.sets.append(_change(trace, found, where, slot.now))
+    changes.held = found.held
+    changes.flags = [(found.place(x), on) for x, on in found.flags.values() if id(x) in found.reals]
+    changes.hooked = [(found.place(x), _has_hooks(found.reals[id(x)])) for x in found.hooked.values()]
+    return changes
+
+
+def _traced(found: Ledger, key: int, given: Sequence[Any]) -> Any:
+    index = found.arguments.get(key)
+    return found.twins[id(found.reals[key])] if index is None else given[index]
+
+
+def _in_layout(trace: Trace, v: Value, like: Value) -> Value:
+    return v if v.type.layout == like.type.layout else trace.builder.relayout(v, layout=like.type.layout)  # type: ignore[no-any-return]
+
+
+def _used_up(trace: Trace, found: Ledger, outputs: Sequence[Value]) -> set[int]:
+    """Results that a backward pass could only reach through what another one has freed."""
+    if not found.freed:
+        return set()
+    live = set(found.freed)
+    for op in trace.block.ops:
+        if op.name != "stop_gradient" and any(o in live for o in (op.operands[1:] if op.name == "graft" else op.operands)):
+            live.update(r for r in op.results if r.type.dtype.is_differentiable)
+    return {i for i, v in enumerate(outputs) if v in live}
+
+
+def _gradients(trace: Trace, found: Ledger, changes: Changes) -> None:
+    for entry in found.grads.values():
+        if id(entry.owner) not in found.reals:
+            continue
+        place = GradOf(found.place(entry.owner))
+        if entry.asked and entry.first is None:
+            changes.absent.append(place)
+        if entry.known and (entry.now is not entry.first or not entry.asked):
+            changes.sets.append(_change(trace, found, place, entry.now))
+
+
+def _change(trace: Trace, found: Ledger, place: Any, value: Any) -> Change:
+    if value is None:
+        return Change(place, -1)
+    if not isinstance(value, Traced):
+        return Change(place, -1, value)
+    if id(value) in found.reals:
+        return Change(place, -2, found.place(value))
+    trace.block.outputs.append(_renewed(found, trace.value_of(value)))
+    return Change(place, len(trace.block.outputs) - 1)
+
+
+def resolved(changes: Changes, of: Callable[[Any], Any]) -> None:
+    """Tensors in places become the places where they are found again (``of``)."""
+    def place(x: Any) -> Any:
+        return GradOf(place(x.owner)) if isinstance(x, GradOf) else of(x) if isinstance(x, Tensor) else x
+
+    changes.absent = [place(x) for x in changes.absent]
+    changes.flags = [(place(x), on) for x, on in changes.flags]
+    changes.hooked = [(place(x), on) for x, on in changes.hooked]
+    for c in changes.sets:
+        c.place = place(c.place)
+        if c.out == -2:
+            c.value = place(c.value)
+
+
