@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.frontend import transforms
+from aotgrad.frontend import backward, transforms
 from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.eager import Dual
 from aotgrad.frontend.vmap import vmap
 from aotgrad_runtime import engine, modes
-from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError
 from aotgrad_runtime.tape import Node
 from aotgrad_runtime.tensor import Tensor, wrap
 
@@ -36,6 +36,10 @@ def grad(
     """
     outs, ins, cts = _many(outputs), _many(inputs), None if grad_outputs is None else _many(grad_outputs)
     options = {"create_graph": create_graph, "allow_unused": allow_unused, "materialize_grads": materialize_grads}
+    if backward.traced(*outs):
+        if is_grads_batched:
+            raise AotgradNotImplementedError("autograd.grad: is_grads_batched=True is not available in compiled functions; use ag.jacrev, or ag.vmap of ag.vjp's pullback")
+        return backward.grad(outs, ins, cts, retain_graph, **options)  # type: ignore[arg-type]
     if is_grads_batched:
         return _batched(outs, ins, cts, retain_graph, options)
     if any(isinstance(x, Dual) for x in (*outs, *ins, *(cts or ()))):

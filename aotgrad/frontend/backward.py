@@ -21,7 +21,7 @@ from .ledger import Ledger, real
 from .subtrace import as_value, builder_of
 from .trace import Trace, Traced, TracedTensor, current, user_loc
 
-__all__ = ["backward", "check_inputs", "gradients_of", "method", "traced"]
+__all__ = ["backward", "check_inputs", "grad", "gradients_of", "method", "traced"]
 
 
 class _Standing(FrontBuilder):
@@ -92,7 +92,7 @@ class Differentiated:
         self.lb.block = self.aside
         self.seeds = {v: Value(v.type) for v in wanted}
         self.primal: dict[Value, Value] = {}
-        self.tangents: dict[Value, Value] = {v: t for v, t in self.seeds.items()}
+        self.tangents: dict[Value, Value] = dict(self.seeds)
         pb = _Standing(trace)
         pieces = _pieces(self.path, wanted)
         later = [set(outs)]
@@ -219,6 +219,34 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
             _accumulate(found, owner, _hooked(found, owner, g), create_graph)
 
 
+def grad(outputs: Sequence[Any], inputs: Sequence[Any], grad_outputs: Sequence[Any] | None, retain_graph: bool | None, create_graph: bool, allow_unused: bool | None,
+         materialize_grads: bool) -> tuple[Any, ...]:
+    """``autograd.grad`` as part of the program that is being written."""
+    if materialize_grads and allow_unused is False:
+        raise AotgradRuntimeError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
+    trace = current()
+    assert trace is not None
+    modes.state.asked += 1
+    outs, wanted = [ledger.twin(t) for t in outputs], [ledger.twin(t) for t in inputs]
+    for x in wanted:
+        if not isinstance(x, Traced):
+            raise AotgradTypeError(f"{user_loc()}: autograd.grad in a compiled function: inputs must be tensors, not {type(x).__name__}; nodes of a graph are not there")
+    check_inputs(wanted)
+    values = [x._leaf if x._trace is trace else trace.value_of(x) for x in wanted]
+    keep = create_graph if retain_graph is None else bool(retain_graph)
+    seeds = engine._as_seeds(grad_outputs, len(outs), "grad_outputs")
+    found = gradients_of(outs, seeds, list(dict.fromkeys(values)), keep, create_graph)
+    at = dict(zip(dict.fromkeys(values), found))
+    results = [at[v] for v in values]
+    for i, (g, v) in enumerate(zip(results, values)):
+        if g is None and materialize_grads:
+            results[i] = TracedTensor._of(trace, trace.builder.zeros(v))
+        elif g is None and not allow_unused:
+            raise AotgradRuntimeError(f"{user_loc()}: The differentiated Tensor at index {i} appears to not have been used in the graph. Set allow_unused=True if this is "
+                                      "the desired behavior.")
+    return tuple(results)
+
+
 def check_inputs(wanted: Sequence[Any]) -> None:
     """Gradients can be asked of what requires them."""
     for place, x in enumerate(wanted):
@@ -245,6 +273,9 @@ def _leaves(found: Ledger, outs: Sequence[Any]) -> list[Any]:
     while todo:
         v = todo.pop()
         if v in trace.requires and v in found.owners:
+            if found.continues(v):
+                raise AotgradNotImplementedError(f"{user_loc()}: backward() in a compiled function reaches a tensor that was computed outside, whose graph goes on there; "
+                                                 "give inputs=, use ag.autograd.grad, or call backward() outside")
             leaves[v] = found.owners[v]
         elif v.op is not None:
             new = [o for o in _moving(v.op) if o.type.dtype.is_differentiable and o not in seen]

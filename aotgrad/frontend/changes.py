@@ -83,6 +83,11 @@ class Changes:
         self.last = arrays, spans
         return False
 
+    def mark(self, leaves: Sequence[Any], back: bool = False) -> None:
+        """Sets requires_grad where the program does; ``back``: as it was before."""
+        for place, on in self.flags:
+            sources.read(None, place, leaves)._requires_grad = on is not back
+
     def put(self, results: Sequence[Any], args: Sequence[Any], leaves: Sequence[Any], name: str) -> None:
         """Everything in its place. ``args``: the program's arguments of this call."""
         for i in self.written:
@@ -90,8 +95,6 @@ class Changes:
                 inplace.memory(args[i])  # raises before anything has changed
         for i, out in zip(self.written, self.outs):
             _write(args[i], results[out], name)
-        for place, on in self.flags:
-            sources.read(None, place, leaves)._requires_grad = on
         made: dict[int, Any] = {}
         for change in self.sets:
             value = change.value
@@ -164,18 +167,17 @@ def finish(trace: Trace, given: Sequence[Any], leaves: Sequence[Any]) -> Changes
     for i, v in enumerate(outputs):
         outputs[i] = trace.builder.stop_gradient(_renewed(found, v), reverse=True) if i in used_up else _renewed(found, v)
     changes.freed = sorted(used_up)
-    place = {v: i for i, v in enumerate(trace.block.args)}
-    first = {id(x): v for v, x in found.owners.items() if v.op is None}
     for key, x in list(found.reals.items()):
         traced = _traced(found, key, given)
-        if traced._value is first[key]:
+        before, place = found.first[key]
+        if traced._value is before:
             continue
         if any(n is x for n in trace.noted):
-            raise AotgradRuntimeError(f"{trace.name}: the numbers of a tensor that it writes to are also read as Python or NumPy values while it is traced (numpy(), item(), "
+            raise AotgradRuntimeError(f"{trace.name}: the numbers of a tensor that it writes to are also read as Python or NumPy values (numpy(), item(), "
                                       "float()); compute with the tensor itself")
-        changes.written.append(place[first[key]])
+        changes.written.append(place)
         changes.outs.append(len(outputs))
-        v = _in_layout(trace, _renewed(found, traced._value), first[key])
+        v = _in_layout(trace, _renewed(found, traced._value), before)
         outputs.append(trace.builder.stop_gradient(v, reverse=True) if x._requires_grad and x._node is None and v.type.dtype.is_differentiable else v)
     _gradients(trace, found, changes)
     for slot in found.slots.values():
@@ -185,7 +187,7 @@ def finish(trace: Trace, given: Sequence[Any], leaves: Sequence[Any]) -> Changes
         if slot.now is not slot.first:
             changes.sets.append(_change(trace, found, where, slot.now))
     changes.held = found.held
-    changes.flags = [(found.place(x), on) for x, on in found.flags.values() if id(x) in found.reals]
+    changes.flags = [(found.place(x), on) for x, on in found.flags.values() if id(x) in found.reals and found.reals[id(x)]._requires_grad is not on]
     changes.hooked = [(found.place(x), _has_hooks(found.reals[id(x)])) for x in found.hooked.values()]
     return changes
 

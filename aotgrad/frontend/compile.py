@@ -37,7 +37,7 @@ from .static import static_key
 from .structured import MISS
 from .subtrace import as_value, unwrap_error
 from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, raised_at, tracing
-from .variant import Leaf, Variant, array_of, fits
+from .variant import Leaf, Variant, array_of, fits, requirement
 from .watch import find_inputs, survey, watch
 
 __all__ = ["Options", "compile"]
@@ -217,7 +217,7 @@ class State:
     def find(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Variant, bool]:
         """The variant that fits, traced now if there is none."""
         base = (tree, specs_of(self.signature, leaves, tree, static), modes.state.grad, modes.state.inference,
-                self.asks and tuple([isinstance(x, Tensor) and x._requires_grad for x in leaves]))
+                self.asks and tuple([requirement(x) for x in leaves]))
         forced = self.forced.get(base, set())
         key = base if not forced else (base, _numbers(leaves, forced))
         for variant in self.variants.get(key, ()):
@@ -330,7 +330,7 @@ class State:
         variant.fixed = list(trace.fixed)
         variant.asks = modes.state.asked != asked
         if variant.asks:
-            variant.requires = [isinstance(obj, Tensor) and obj._requires_grad for obj, _ in variant.hidden]
+            variant.requires = [requirement(obj) for obj, _ in variant.hidden]
         variant.seconds = time.perf_counter() - started
         variant.records = not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
         return variant
@@ -392,7 +392,12 @@ class State:
         else:
             cls = Tensor if variant.tensors else ArrayTensor
             run = split.apply if not variant.records else modes.enable_grad(split.apply)
-            results = run(program, given, cls)
+            variant.changes.mark(leaves)
+            try:
+                results = run(program, given, cls)
+            except BaseException:
+                variant.changes.mark(leaves, back=True)
+                raise
         if variant.changes.any:
             variant.changes.put(results, args, leaves, self.name)
         it = iter(results)

@@ -58,6 +58,7 @@ class Ledger:
         self.reals: dict[int, Any] = {}  # by id of the traced tensor: twins and arguments
         self.arguments: dict[int, int] = {}
         self.owners: dict[Value, Any] = {}  # what a leaf's value belongs to
+        self.first: dict[int, tuple[Value, int]] = {}  # by id of the traced tensor: its value before the program, and which argument that is
         self.grads: dict[int, Gradient] = {}
         self.slots: dict[tuple[int, Any], Slot] = {}
         self.held: list[tuple[Any, Any, Any]] = []  # items that are part of the program: (holder, key, value)
@@ -73,7 +74,12 @@ class Ledger:
         """Takes note of a tensor among the arguments."""
         self.reals[id(traced)] = tensor
         self.arguments[id(traced)] = index
-        self.owners[traced._value] = traced
+        self._start(traced)
+
+    def _start(self, traced: Any) -> None:
+        value, args = traced._value, self.trace.block.args
+        self.owners[value] = traced
+        self.first[id(traced)] = value, next(i for i in reversed(range(len(args))) if args[i] is value)
 
     def twin(self, x: Any) -> Any:
         """The traced tensor that stands for ``x``, a tensor from outside."""
@@ -83,7 +89,7 @@ class Ledger:
             found = TracedTensor._of(self.trace, value)
             self.twins[id(x)] = found
             self.reals[id(found)] = x
-            self.owners[value] = found
+            self._start(found)
         return found
 
     def gradient(self, owner: Any, ask: bool = True) -> Gradient:
@@ -108,7 +114,12 @@ class Ledger:
 
     def owns(self, value: Value) -> bool:
         """Whether ``value`` is that of a leaf from outside, or of one that was made a leaf."""
-        return value in self.trace.requires and value in self.owners
+        return value in self.trace.requires and value in self.owners and not self.continues(value)
+
+    def continues(self, value: Value) -> bool:
+        """Whether ``value`` is that of a tensor with a graph outside."""
+        x = self.reals.get(id(self.owners.get(value)))
+        return x is not None and x._node is not None
 
     def mark(self, traced: Any, on: bool) -> None:
         """``requires_grad`` was set."""

@@ -416,7 +416,8 @@ class Traced:
 
     @property
     def is_leaf(self) -> bool:
-        return self._leaf in self._trace.requires or not self.requires_grad
+        leaf, ledger = self._leaf, self._trace.ledger
+        return not self.requires_grad or leaf in self._trace.requires and not (ledger is not None and ledger.continues(leaf))
 
     def numel(self) -> Any:
         return dims.product(self.shape)

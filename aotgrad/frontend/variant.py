@@ -16,7 +16,7 @@ from . import sources
 from .pytree import TreeDef
 from .watch import Watch
 
-__all__ = ["Leaf", "Variant", "array_of", "fits"]
+__all__ = ["Leaf", "Variant", "array_of", "fits", "requirement"]
 
 
 @record
@@ -49,7 +49,7 @@ class Variant:
     fixed: list[tuple[Any, Any, Any]] = field(default_factory=list)  # sizes whose numbers were needed: (size, number, place)
     watch: Watch = field(default_factory=Watch)  # what the trace saw of names
     changes: Any = None  # what a call changes outside, see ``changes``
-    requires: list[bool] | None = None  # which hidden inputs require gradients, where the trace asked
+    requires: list[Any] | None = None  # which hidden inputs require gradients, where the trace asked
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
         """What the program is given in a call: leaves, then hidden inputs as they are now."""
@@ -74,7 +74,7 @@ def fits(variant: Variant, leaves: Sequence[Any]) -> bool:
             now = np.asarray(now)
         if isinstance(now, Tensor) != isinstance(obj, Tensor) or not isinstance(now, (Tensor, np.ndarray)):
             return False
-        if variant.requires is not None and variant.requires[i] != (isinstance(now, Tensor) and now._requires_grad):
+        if variant.requires is not None and variant.requires[i] != requirement(now):
             return False
         arrays.append(array_of(now))
     if not variant.changes.holds(leaves):
@@ -98,6 +98,11 @@ def fits(variant: Variant, leaves: Sequence[Any]) -> bool:
     if any(dims.substitute(a, env) == dims.substitute(b, env) for a, b in variant.unequal):
         return False
     return all(dims.substitute(d, env) == n for d, n in pending)
+
+
+def requirement(x: Any) -> Any:
+    """What a trace may ask of a gradient of ``x``: None where none is wanted, else whether it is a leaf."""
+    return x._node is None if isinstance(x, Tensor) and x._requires_grad else None
 
 
 def array_of(x: Any) -> Any:
