@@ -38,7 +38,7 @@ def grad(
     options = {"create_graph": create_graph, "allow_unused": allow_unused, "materialize_grads": materialize_grads}
     if backward.traced(*outs):
         if is_grads_batched:
-            raise AotgradNotImplementedError("autograd.grad: is_grads_batched=True is not available in compiled functions; use ag.jacrev, or ag.vmap of ag.vjp's pullback")
+            raise AotgradNotImplementedError("autograd.grad: is_grads_batched=True is not there in compiled functions; use ag.jacrev, or ag.vmap of ag.vjp's pullback")
         return backward.grad(outs, ins, cts, retain_graph, **options)  # type: ignore[arg-type]
     if is_grads_batched:
         return _batched(outs, ins, cts, retain_graph, options)

@@ -242,8 +242,8 @@ def grad(outputs: Sequence[Any], inputs: Sequence[Any], grad_outputs: Sequence[A
         if g is None and materialize_grads:
             results[i] = TracedTensor._of(trace, trace.builder.zeros(v))
         elif g is None and not allow_unused:
-            raise AotgradRuntimeError(f"{user_loc()}: The differentiated Tensor at index {i} appears to not have been used in the graph. Set allow_unused=True if this is "
-                                      "the desired behavior.")
+            raise AotgradRuntimeError(f"{user_loc()}: The differentiated Tensor at index {i} appears to not have been used in the graph. Set allow_unused=True if this "
+                                      "is the desired behavior.")
     return tuple(results)
 
 
@@ -274,7 +274,7 @@ def _leaves(found: Ledger, outs: Sequence[Any]) -> list[Any]:
         v = todo.pop()
         if v in trace.requires and v in found.owners:
             if found.continues(v):
-                raise AotgradNotImplementedError(f"{user_loc()}: backward() in a compiled function reaches a tensor that was computed outside, whose graph goes on there; "
+                raise AotgradNotImplementedError(f"{user_loc()}: backward() in a compiled function reaches a tensor computed outside, whose graph goes on there: "
                                                  "give inputs=, use ag.autograd.grad, or call backward() outside")
             leaves[v] = found.owners[v]
         elif v.op is not None:

@@ -17,7 +17,7 @@ from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import inplace, sources
 from .ledger import Ledger
-from .sources import GradOf, Item
+from .sources import GradOf, Item, memory_of
 from .trace import Trace, Traced
 
 __all__ = ["Changes", "finish", "resolved"]
@@ -172,7 +172,7 @@ def finish(trace: Trace, given: Sequence[Any], leaves: Sequence[Any]) -> Changes
         before, place = found.first[key]
         if traced._value is before:
             continue
-        if any(n is x for n in trace.noted):
+        if any(memory_of(n) is memory_of(x) for n in trace.noted):
             raise AotgradRuntimeError(f"{trace.name}: the numbers of a tensor that it writes to are also read as Python or NumPy values (numpy(), item(), "
                                       "float()); compute with the tensor itself")
         changes.written.append(place)

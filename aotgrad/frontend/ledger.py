@@ -57,6 +57,7 @@ class Ledger:
         self.twins: dict[int, Any] = {}  # by id of the tensor
         self.reals: dict[int, Any] = {}  # by id of the traced tensor: twins and arguments
         self.arguments: dict[int, int] = {}
+        self.detached: dict[int, tuple[Any, Any]] = {}  # tensors that show the memory of another, made while tracing
         self.owners: dict[Value, Any] = {}  # what a leaf's value belongs to
         self.first: dict[int, tuple[Value, int]] = {}  # by id of the traced tensor: its value before the program, and which argument that is
         self.grads: dict[int, Gradient] = {}
@@ -81,9 +82,16 @@ class Ledger:
         self.owners[value] = traced
         self.first[id(traced)] = value, next(i for i in reversed(range(len(args))) if args[i] is value)
 
+    def known(self, x: Any) -> Any:
+        """What stands for ``x``, if anything does."""
+        found = self.twins.get(id(x))
+        if found is None and id(x) in self.detached:
+            found = self.twins[id(x)] = _detached(self.twin(self.detached[id(x)][1]))
+        return found
+
     def twin(self, x: Any) -> Any:
         """The traced tensor that stands for ``x``, a tensor from outside."""
-        found = self.twins.get(id(x))
+        found = self.known(x)
         if found is None:
             value = self.trace.capture(x, x._data)
             found = TracedTensor._of(self.trace, value)
@@ -150,9 +158,15 @@ def twin(x: Any) -> Any:
 
 def detach(self: Any) -> Any:
     """The same memory without a graph; in-place changes of one are seen and counted by the other."""
-    x = twin(self)
-    if not isinstance(x, Traced):
-        return _detach(self)
+    if isinstance(self, Traced):
+        return _detached(self)
+    out, found = _detach(self), ledger_of()
+    if found is not None and real(self):
+        found.detached[id(out)] = out, self
+    return out
+
+
+def _detached(x: Any) -> Any:
     out = type(x)._of(x._trace, x._trace.builder.stop_gradient(x._value))
     if isinstance(x, TracedArray):
         return out
@@ -163,8 +177,8 @@ def detach(self: Any) -> Any:
 
 def get_data(self: Any) -> Any:
     """The same memory without a graph, and without a shared version counter. Assigning swaps the memory under this tensor."""
-    x = twin(self)
-    return detach(x) if isinstance(x, Traced) else _data.fget(self)  # type: ignore[misc]
+    found = ledger_of()
+    return detach(self) if isinstance(self, Traced) or found is not None and real(self) else _data.fget(self)  # type: ignore[misc]
 
 
 def set_data(store: Callable[[Any, Any, str], Any]) -> Callable[[Any, Any], None]:

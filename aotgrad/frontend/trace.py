@@ -158,7 +158,7 @@ class Trace:
         place = _user_place()
         if place is not None:
             self.taken.setdefault(id(memory_of(obj)), set()).add(place)
-        twin = None if self.ledger is None else self.ledger.twins.get(id(obj))
+        twin = None if self.ledger is None else self.ledger.known(obj)
         if twin is not None:
             return twin._value  # type: ignore[no-any-return]
         found = self.captured.get(id(obj))
