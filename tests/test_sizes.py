@@ -235,3 +235,17 @@ def test_ahead_of_time_sizes_are_numbers_of_the_call(tmp_path: Path) -> None:
 def test_ahead_of_time_what_needs_the_number_is_an_error_with_the_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(ag.AotgradTypeError, match=r"<string>:1: .*fixed size"):
         ag.aot.build(_case(text), ["x: f64[n]"], name="f", out=tmp_path)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: np.stack([x, x]).reshape(2 * x.shape[0]), lambda x: x.reshape(1, x.shape[0]), lambda x: x[x.shape[0] // 2:x.shape[0] - 1], lambda x: x[-(x.shape[0] // 2):],
+    lambda x: x[ag.arange(x.shape[0] - 1)][:x.shape[0] // 2], lambda x: ag.zeros(x.shape[0] // 2).sum() + x, lambda x: ag.eye(x.shape[0]) @ x,
+    lambda x: np.roll(x, x.shape[0] // 2), lambda x: np.concatenate([x, ag.ones(x.shape[0] // 2)]), lambda x: ag.full((x.shape[0],), x.shape[0] / 2) * x,
+    lambda x: np.broadcast_to(x.sum(), (x.shape[0] - 1,)), lambda x: x + ag.arange(x.shape[0]),
+])
+def test_sizes_as_shapes_and_bounds_stay_open(f: Any) -> None:
+    compiled = ag.compile(f)
+    for n in (4, 8, 12):
+        x = np.linspace(0.5, 2, n)
+        _same(compiled(x), f(x))
+    assert compiled.cache_info().traces == 1

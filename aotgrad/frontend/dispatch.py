@@ -12,6 +12,7 @@ import numpy as np
 
 import aotgrad.ir.ops  # noqa: F401  (fills the registry)
 from aotgrad.ir import Func, TensorType, Value
+from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, native
 from aotgrad_runtime.dtypes import DType, as_dtype
@@ -24,7 +25,7 @@ from .ledger import twin
 from .node_names import node_name
 from .program import Program
 from .promotion import Kind
-from .trace import Trace, Traced, TracedArray, TracedTensor, current, unrecorded, user_loc
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, unrecorded, user_loc
 
 __all__ = ["NUMPY", "TORCH", "call", "function", "is_array_like", "program_of", "watch"]
 
@@ -159,10 +160,12 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
 
 
 def _plain_integers(v: Any) -> Any:
-    """An attribute with Python's integers: a traced integer argument starts the trace again with its number, NumPy's are converted."""
+    """An attribute with Python's integers and the IR's sizes: a traced integer argument starts the trace again with its number, NumPy's are converted."""
+    if isinstance(v, Dim):
+        return plain_size(v)
     if isinstance(v, np.integer) or (isinstance(v, Traced) and "_leaf_index" in v.__dict__):
         return operator.index(v)
-    if type(v) in (tuple, list) and any(isinstance(x, (np.integer, Traced, tuple, list)) for x in v):
+    if type(v) in (tuple, list) and any(isinstance(x, (np.integer, Traced, Dim, tuple, list)) for x in v):
         return type(v)(_plain_integers(x) for x in v)
     return v
 

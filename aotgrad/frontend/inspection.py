@@ -205,7 +205,7 @@ def _numbers(state: Any, variant: Variant, leaves: Sequence[Any], tree: Any) -> 
     names, dynamic = leaf_names(state.signature, tree), {leaf.index for leaf in variant.leaves}
     out = [f"  only for {name} = {x!r}: {_why(state.retraces.places.get(i))}" for i, (name, x) in enumerate(zip(names, leaves)) if i not in dynamic
            and type(x) in (int, float)]
-    out += [f"  only for {d} = {n}: {_why(loc)}" for d, n, loc in variant.fixed]
+    out += [f"  only for {d} = {n}: needed, or met another size, at {loc}" + (f" ({loc.source})" if loc and loc.source else "") for d, n, loc in variant.fixed]
     out += [f"  only for sizes that differ as {a} and {b} do: compared" for a, b in variant.unequal]
     if state.retraces.numbered and not any(isinstance(d, Dim) for leaf in variant.leaves for d in leaf.type.shape):
         out.append(f"  only for these sizes, as the function needed Python integers ({state.retraces.numbered})")

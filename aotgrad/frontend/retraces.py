@@ -31,7 +31,7 @@ class Retraces:
         out: list[tuple[str, Any]] = [(f"the integer {names[i]} is used as a Python number", self.places.get(i)) for i in sorted(forced) if i >= 0]
         if -1 in forced:
             out.append((f"sizes had to be Python integers ({self.numbered})", None))
-        return out + [(f"the size {' and '.join(symbols_of(d))} is used as a Python number", loc) for d, _, loc in variant.fixed]
+        return out + [(f"the size {' and '.join(symbols_of(d))} is needed as a number", loc) for d, _, loc in variant.fixed]
 
     def count(self, variant: Variant, forced: set[int], names: Sequence[str]) -> None:
         """Takes note of a new trace; warns once per reason."""

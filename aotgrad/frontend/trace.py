@@ -446,7 +446,8 @@ class Traced:
         raise _left(self) or AotgradTypeError(
             f"{user_loc()}: a traced value has no numbers yet, so NumPy cannot make an array of it (np.asarray, np.array, np.float64, storing into an array, a "
             "function of SciPy). Leave x = np.asarray(x) out, as NumPy's functions take traced values as they are, or write np.copy(x), which works on lists, arrays and "
-            "traced values alike (with .astype(float) for a dtype). Build arrays with np.stack([a, b]) or np.concatenate; write into y = np.zeros_like(x)")
+            "traced values alike (with .astype(float) for a dtype). Build arrays with np.stack([a, b]) or np.concatenate; write into y = np.zeros_like(x). "
+            "In place of SciPy's functions use ag's (ag.logsumexp, ag.softmax, ag.erf)")
 
     def __round__(self, digits: int | None = None) -> Any:
         if digits is None or self.ndim:

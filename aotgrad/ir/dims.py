@@ -251,7 +251,11 @@ def _make(terms: Iterable[tuple[Mono, int]]) -> DimLike:
 
 
 def _atom(kind: str, a: DimLike, b: DimLike) -> Dim:
-    return Dim((((((kind, a, b), 1),), 1),))
+    return Dim((((((kind, _bare(a), _bare(b)), 1),), 1),))
+
+
+def _bare(d: DimLike) -> DimLike:
+    return d if type(d) is Dim or isinstance(d, int) else Dim(d.terms)  # hashes and comparisons of other kinds of sizes may mean more than structure
 
 
 def floordiv(a: DimLike, b: DimLike) -> DimLike:
