@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from ..target import Target
 from .emit import ConvKernel, emit, supported
-from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
+from .spec import INPUT_GRAD, WEIGHT_GRAD, ConvSpec
 
 __all__ = ["Choice", "definition", "select"]
 
 _LEAST = 1 << 17  # operations per image below which plain loops are as quick, and smaller
-_MANY = 16  # channels of a group from which on reading them far apart costs little
 _SHARE = 1 << 21  # operations of the smallest part for a thread
 _BETWEEN = 1 << 28  # operations between two questions whether to stop
 
@@ -47,13 +46,14 @@ def select(spec: ConvSpec, target: Target) -> Choice | None:
 
 
 def _moves(spec: ConvSpec, letter: str) -> bool:
-    """Results are written by vectors of channels. Operands are read by single numbers where there are many channels, and then stay as they are."""
+    """What kernels read by single numbers, and results whose rows are adjacent in memory, stay as they are."""
     if spec.layouts["xwy".index(letter)] == "channels_last":
         return False
-    if spec.kind == WEIGHT_GRAD or letter == ("y" if spec.kind == FORWARD else "x"):
+    if spec.layouts["xwy".index(letter)] == "strided" or 1 < spec.groups == spec.channels == spec.filters:
         return True
-    channels = spec.channels if letter == "x" else spec.filters
-    return isinstance(channels, int) and channels // spec.groups < _MANY
+    if spec.kind == WEIGHT_GRAD:
+        return letter == "y"
+    return letter == "x" and spec.kind == INPUT_GRAD and spec.stride[-1] > 1
 
 
 @functools.lru_cache(maxsize=256)
