@@ -62,6 +62,7 @@ n*1.5 - 2*n/3 + (n + 0.5)**2
 abs(-(n/2))""".splitlines()
 # The number itself is needed: traced once per size.
 FIXED = """np.arange(n)*x
+ag.arange(0, n/2)*1.0
 np.arange(1, n+1)*x
 x[np.arange(n)]
 np.tri(n)@x
@@ -239,7 +240,7 @@ def test_ahead_of_time_what_needs_the_number_is_an_error_with_the_line(text: str
 
 @pytest.mark.parametrize("f", [
     lambda x: np.stack([x, x]).reshape(2 * x.shape[0]), lambda x: x.reshape(1, x.shape[0]), lambda x: x[x.shape[0] // 2:x.shape[0] - 1], lambda x: x[-(x.shape[0] // 2):],
-    lambda x: x[ag.arange(x.shape[0] - 1)][:x.shape[0] // 2], lambda x: ag.zeros(x.shape[0] // 2).sum() + x, lambda x: ag.eye(x.shape[0]) @ x,
+    lambda x: x[ag.arange(x.shape[0] - 1)][:x.shape[0] // 2], lambda x: ag.zeros(x.shape[0] // 2).sum() + x, lambda x: ag.eye(x.shape[0], dtype=ag.float64) @ x,
     lambda x: np.roll(x, x.shape[0] // 2), lambda x: np.concatenate([x, ag.ones(x.shape[0] // 2)]), lambda x: ag.full((x.shape[0],), x.shape[0] / 2) * x,
     lambda x: np.broadcast_to(x.sum(), (x.shape[0] - 1,)), lambda x: x + ag.arange(x.shape[0]),
 ])

@@ -24,7 +24,7 @@ from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .methods import contiguous
 from .numpy_protocol import filled_like
-from .trace import Trace, Traced, TracedTensor, current, user_loc
+from .trace import Trace, Traced, TracedNumber, TracedTensor, current, user_loc
 
 __all__ = [
     "Generator", "arange", "as_tensor", "default_generator", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace", "manual_seed",
@@ -176,6 +176,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, req
     tensor([0, 1, 2])
     """
     start, end = (0, start) if end is None else (start, end)
+    start, end, step = (v.item() if isinstance(v, TracedNumber) else v for v in (start, end, step))
     for v in (start, end, step):
         if isinstance(v, Traced):
             raise AotgradTypeError(f"{user_loc()}: arange: a traced value cannot decide how many elements there are; give a Python number or a size")

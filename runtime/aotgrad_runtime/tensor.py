@@ -595,7 +595,7 @@ class ArrayTensor(Tensor):
         if self._followed:
             raise AotgradTypeError(
                 f"{recording.user_line()}: {what} would take the numbers of a value that is being differentiated, and its derivative would be lost. Stay with the value: "
-                "ag and NumPy functions take it; build arrays with np.stack or ag.stack, write with x = x.at[i].set(v). To look at the numbers, or to treat them as "
+                "ag and NumPy functions take it; build arrays with np.stack, write into y = np.zeros_like(x) with y[i] = v. To look at the numbers, or to treat them as "
                 "constants, use x.detach()")
 
     def _plain(self, what: str) -> Array:
@@ -626,8 +626,8 @@ class ArrayTensor(Tensor):
             raise AotgradTypeError(
                 f"{recording.user_line()}: a plain NumPy array (np.asarray, np.array, np.float64, storing into an array, a function of SciPy) would take the numbers of "
                 "a value that is being differentiated, and its derivative would be lost. Leave x = np.asarray(x) out, as NumPy's functions take the value as it is, or "
-                "write np.copy(x), which works on lists, arrays and such values alike (with .astype(float) for a dtype). Build arrays with np.stack, write with "
-                "x = x.at[i].set(v) or into y = np.zeros_like(x); to treat the numbers as constants, use x.detach()")
+                "write np.copy(x), which works on lists, arrays and such values alike (with .astype(float) for a dtype). Build arrays with np.stack, write into "
+                "y = np.zeros_like(x) with y[i] = v; to treat the numbers as constants, use x.detach()")
         return super().__array__(dtype, copy)
 
     def __round__(self, digits: int | None = None) -> Any:
