@@ -37,7 +37,7 @@ from .static import static_key
 from .structured import MISS
 from .subtrace import as_value, unwrap_error
 from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, raised_at, tracing
-from .variant import Leaf, Variant, array_of, fits, requirement
+from .variant import Leaf, Variant, array_of, fits, requirement, with_sizes
 from .watch import find_inputs, survey, watch
 
 __all__ = ["Options", "compile"]
@@ -222,7 +222,7 @@ class State:
         key = base if not forced else (base, _numbers(leaves, forced))
         for variant in self.variants.get(key, ()):
             if fits(variant, leaves):
-                return variant, False
+                return self._instance_of(key, variant, leaves) or (variant, False)
         variant, forced = self._trace(leaves, tree, static, forced)
         if forced:
             self.forced[base] = forced
@@ -232,7 +232,17 @@ class State:
             return self.find(leaves, tree, static)
         self._keep(key, variant)
         self.retraces.count(variant, forced, leaf_names(self.signature, tree))
-        return variant, True
+        return self._instance_of(key, variant, leaves) or (variant, True)
+
+    def _instance_of(self, key: Any, variant: Variant, leaves: Sequence[Any]) -> tuple[Variant, bool] | None:
+        """A trace with the sizes of this call as numbers, tried before the trace itself from now on; None where sizes may stay open."""
+        made = with_sizes(variant, leaves)
+        if made is None:
+            return None
+        self._keep(key, made)
+        kept = self.variants[key]
+        kept.insert(0, kept.pop())
+        return made, True
 
     def _trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], forced: set[int]) -> tuple[Variant, set[int]]:
         """A new variant, and the arguments whose numbers it needed: integers, or (``_SIZES``) all sizes."""

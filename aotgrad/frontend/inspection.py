@@ -53,7 +53,8 @@ def trace(state: Any, *args: Any, **kwargs: Any) -> Func:
     "func.func"() <{function_type = (!ag.tensor<[x_0], f64>) -> !ag.tensor<[x_0], f64>, sym_name = "f"}> ({
     ...
     """
-    return _variant_for(state, args, kwargs)[0].func
+    variant = _variant_for(state, args, kwargs)[0]
+    return (variant.general or variant).func
 
 
 @record(frozen=True)

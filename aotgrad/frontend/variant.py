@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Func, TensorType, dims
+from aotgrad.ir import Func, TensorType, dims, opdef, walk
+from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
@@ -16,7 +18,7 @@ from . import sources
 from .pytree import TreeDef
 from .watch import Watch
 
-__all__ = ["Leaf", "Variant", "array_of", "fits", "requirement"]
+__all__ = ["Leaf", "Variant", "array_of", "fits", "requirement", "with_sizes"]
 
 
 @record
@@ -50,6 +52,8 @@ class Variant:
     watch: Watch = field(default_factory=Watch)  # what the trace saw of names
     changes: Any = None  # what a call changes outside, see ``changes``
     requires: list[Any] | None = None  # which hidden inputs require gradients, where the trace asked
+    general: Variant | None = None  # the trace that this is an instance of, with sizes as numbers
+    instances: int = 0  # that were made of this trace
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
         """What the program is given in a call: leaves, then hidden inputs as they are now."""
@@ -103,6 +107,31 @@ def fits(variant: Variant, leaves: Sequence[Any]) -> bool:
 def requirement(x: Any) -> Any:
     """What a trace may ask of a gradient of ``x``: None where none is wanted, else whether it is a leaf."""
     return x._node is None if isinstance(x, Tensor) and x._requires_grad else None
+
+
+_INSTANCES = 8
+
+
+def with_sizes(variant: Variant, leaves: Sequence[Any]) -> Variant | None:
+    """An instance of a trace for the sizes of these leaves, where kernels of its ops are made for sizes (convolutions, pooling); None where it stays as it is."""
+    if variant.general is not None or variant.instances >= _INSTANCES or not variant.func.symbols():
+        return None
+    if not any(opdef.get(op.name).layouts == "channels_last" for op in walk(variant.func.body)):
+        return None
+    env: dict[str, dims.DimLike] = {}
+    for leaf in variant.leaves:
+        for d, n in zip(leaf.type.shape, np.shape(array_of(leaves[leaf.index]))):
+            name = d.as_symbol() if isinstance(d, dims.Dim) else None
+            if name is not None:
+                env.setdefault(name, int(n))
+    if not env.keys() >= set(variant.func.symbols()):
+        return None
+    variant.instances += 1
+    made = copy.copy(variant)
+    made.func, made.general, made.program, made.entered, made.seconds = substitute_func(variant.func, env), variant, None, False, 0.0
+    made.leaves = [Leaf(leaf.index, t, leaf.weak) for leaf, t in zip(variant.leaves, made.func.arg_types)]
+    made.guards, made.unequal = [], []  # they hold for these sizes
+    return made
 
 
 def array_of(x: Any) -> Any:
