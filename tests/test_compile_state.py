@@ -471,14 +471,15 @@ def test_variants_are_bounded() -> None:
 
 def test_loaded_kernels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = ag.frontend.kernels
-    monkeypatch.setattr(kernels, "_LOADED", 2)
-    monkeypatch.setattr(kernels._shared, "loaded", collections.OrderedDict())
+    monkeypatch.setattr(kernels, "_RECENT", 2)
+    monkeypatch.setattr(kernels._shared, "recent", collections.OrderedDict())
     made = [C(lambda x, k=k: x * 2.5 + k) for k in range(4)]
     for k, f in enumerate(made):
         np.testing.assert_array_equal(f(X), X * 2.5 + k)
-    assert len(kernels._shared.loaded) <= 2
+    assert len(kernels._shared.recent) <= 2
     for k, f in enumerate(made):
         np.testing.assert_array_equal(f(X), X * 2.5 + k)
+
 
 
 def test_compilation_is_switched_off_when_a_function_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

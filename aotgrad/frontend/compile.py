@@ -72,12 +72,12 @@ class CompiledProgram(Program):
 
     __slots__ = ("kernel", "options", "split", "title", "watched")
 
-    def __init__(self, func: Func, name: str, options: Codegen, on_error: Any, title: str | None = None) -> None:
+    def __init__(self, func: Func, name: str, options: Codegen, title: str | None = None) -> None:
         plain = strip_func(func)
         with profiling.compiling(title or func.name):
-            self.kernel = kernels.build(func if plain is func else standard(plain), identifier(func.name), options, on_error)
+            self.kernel = kernels.build(func if plain is func else standard(plain), identifier(func.name), options)
         self.split = split.SplitProgram(func, name, functools.partial(_part, name, options)) if split.watched(func) else None
-        self.options = (dataclasses.replace(options, guards=()), on_error)  # what is derived is called with sizes that passed already
+        self.options = dataclasses.replace(options, guards=())  # what is derived is called with sizes that passed already
         self.title = title or func.name  # what the profiler calls it
         self.watched: Any = None  # its form for profiling, see ``profiling``
         super().__init__(func, name)
@@ -94,7 +94,7 @@ class CompiledProgram(Program):
         if found is None:
             with kernels.collector_paused():
                 plain = super().pullback(active, present)
-                compiled = _built(standard(plain.program.func), self.name, *self.options, title=f"{self.title} (backward)")
+                compiled = _built(standard(plain.program.func), self.name, self.options, title=f"{self.title} (backward)")
             compiled.backward = True
             found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs, plain.gives, depends(self.func, active))
         return found
@@ -103,28 +103,20 @@ class CompiledProgram(Program):
         found = self._jvps.get(active)
         if found is None:
             with kernels.collector_paused():
-                found = self._jvps[active] = _built(standard(super().pushforward(active).func), self.name, *self.options, title=f"{self.title} (jvp)")
+                found = self._jvps[active] = _built(standard(super().pushforward(active).func), self.name, self.options, title=f"{self.title} (jvp)")
         return found
 
 
-def _built(func: Func, name: str, options: Codegen, on_error: Any, title: str | None = None) -> Program:
+def _built(func: Func, name: str, options: Codegen, title: str | None = None) -> Program:
     """One kernel, or several with Python between them where the program calls it."""
     if split.needs_host(func):
         return split.SplitProgram(func, name, functools.partial(_part, name, options))
-    return CompiledProgram(func, name, options, on_error, title)
+    return CompiledProgram(func, name, options, title)
 
 
 def _part(name: str, options: Codegen, func: Func) -> Program:
     """A part of a program that is cut; its errors name its own lines."""
-    made: list[Any] = []
-
-    def failed(code: int, info: tuple[int, int, int, int]) -> Any:
-        if code == 1:
-            return NotImplemented
-        raise call.failure(code, info, func.name, made[0].kernel.meta.get("locations", []))
-
-    made.append(_built(func, name, dataclasses.replace(options, guards=()), failed))
-    return made[0]  # type: ignore[no-any-return]
+    return _built(func, name, dataclasses.replace(options, guards=()))
 
 
 class State:
@@ -376,18 +368,12 @@ class State:
         if variant.program is None:
             started = time.perf_counter()
             with kernels.collector_paused():
-                variant.program = _built(variant.func, "CompiledFunctionBackward", self._codegen(variant), functools.partial(self._failed, variant))
+                variant.program = _built(variant.func, "CompiledFunctionBackward", self._codegen(variant))
             variant.seconds += time.perf_counter() - started
         return variant.program
 
     def _codegen(self, variant: Variant) -> Codegen:
         return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards))
-
-    def _failed(self, variant: Variant, code: int, info: tuple[int, int, int, int]) -> Any:
-        if code == 1:
-            return NotImplemented
-        program = variant.program
-        raise call.failure(code, info, self.name, program.kernel.meta.get("locations", []) if program is not None else [])
 
     def execute(self, variant: Variant, leaves: Sequence[Any]) -> Any:
         """Runs a variant on the leaves of a call."""
@@ -478,7 +464,7 @@ class State:
 
     def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int, entry: structured.Entry | None) -> Any:
         program = self.program(variant)
-        made = program.kernel.instance(specs, True, functools.partial(self._failed, variant), npos=npos)
+        made = program.kernel.instance(specs, True, npos=npos)
         self.fast.append((made, program, entry))
         return made
 

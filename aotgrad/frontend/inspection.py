@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
@@ -105,7 +104,7 @@ def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         raise AotgradTypeError(f"prebind: {state.name} {_unbound(variant, leaves, names)}; bind a function of plain arrays and numbers")
     result = state.execute(_one_kernel(state, variant, "prebind"), leaves)
     outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
-    instance = state.program(variant).kernel.instance(specs, False, functools.partial(state._failed, variant), npos=len(args))
+    instance = state.program(variant).kernel.instance(specs, False, npos=len(args))
     run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
     if variant.hidden or variant.watch.places:
         run = _guarded_run(state, variant, run)

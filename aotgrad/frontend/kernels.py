@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,11 +63,12 @@ class _Shared:
         self.cache: ObjectCache | None = None
         self.target: Target | None = None
         self.source: str = ""
-        self.loaded: OrderedDict[str, Kernel] = OrderedDict()  # the last ones: who uses a kernel holds it
+        self.loaded: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()  # who uses a kernel holds it
+        self.recent: OrderedDict[str, Kernel] = OrderedDict()  # those that were asked for last
 
 
 _shared = _Shared()
-_LOADED = 4096
+_RECENT = 64
 
 
 def cache() -> ObjectCache:
@@ -123,7 +126,7 @@ class Kernel:
     flat: Callable[..., Any]
     key: str
 
-    def instance(self, args: Sequence[ArgSpec], as_scalar: bool, on_error: Any, npos: int | None = None) -> Instance:
+    def instance(self, args: Sequence[ArgSpec], as_scalar: bool, npos: int | None = None) -> Instance:
         """The kernel behind other argument sources."""
         symbols = self.func.symbols()
         index = {s: i for i, s in enumerate(symbols)}
@@ -134,13 +137,8 @@ class Kernel:
         shared = pool.context() if self.meta.get("threads", 1) > 1 else 0
         return Instance(
             self.library.address(self.name), args, outs, len(symbols) + extra, self.library.address(f"{self.name}_shapes") if needs_shapes else 0,
-            self.library.address(f"{self.name}_workspace"), ctx=shared, on_error=on_error, poll=self.meta["long"], keepalive=self.library, npos=npos)
-
-    def failed(self, code: int, info: tuple[int, int, int, int]) -> Any:
-        """What an error code means where the caller does not say it better."""
-        if code == 1:
-            return NotImplemented
-        raise call.failure(code, info, self.func.name, self.meta.get("locations", ()))
+            self.library.address(f"{self.name}_workspace"), ctx=shared,
+            on_error=functools.partial(_failed, self.func.name, self.meta.get("locations", ())), poll=self.meta["long"], keepalive=self.library, npos=npos)
 
     def arg_specs(self) -> list[ArgSpec]:
         """Arrays in the order of the function's arguments."""
@@ -148,6 +146,13 @@ class Kernel:
         spare = [len(index)]
         return [ArgSpec("array", t.dtype, tuple(_in_dim(d, index, spare) for d in t.shape), t.layout.order if t.layout else None, i)
                 for i, t in enumerate(self.func.arg_types)]
+
+
+def _failed(name: str, locations: Sequence[str], code: int, info: tuple[int, int, int, int]) -> Any:
+    """What an error code of a kernel means. It knows no kernel and no compiled function, so that it keeps none alive."""
+    if code == 1:
+        return NotImplemented
+    raise call.failure(code, info, name, locations)
 
 
 def _in_dim(d: Any, index: dict[str, int], spare: list[int]) -> Any:
@@ -184,14 +189,13 @@ def _places(func: Func) -> str:
     return "\n".join(str(op.loc) for op in walk(func.body) if op.name in _CHECKED or opdef.limited(op))
 
 
-def build(func: Func, name: str, options: Options | None = None, on_error: Any = None) -> Kernel:
+def build(func: Func, name: str, options: Options | None = None) -> Kernel:
     """The kernel of ``func`` (free of composites), from this process, the cache on disk, or the compiler."""
     opts = options or Options()
     key = structural_hash(func, _places(func), name, repr(opts), repr(target()), __version__, _source_version())
     found = _shared.loaded.get(key)
     if found is not None:
-        _shared.loaded.move_to_end(key)
-        return found
+        return _remembered(found)
     entry = cache().get(key)
     if entry is None:
         with collector_paused():  # eager kernels come here from outside of any
@@ -200,10 +204,17 @@ def build(func: Func, name: str, options: Options | None = None, on_error: Any =
     library = entry.load()
     flat = call.make_callable(name, refuse(func))
     kernel = Kernel(func, name, library, entry.meta, flat, key)
-    flat.add_instance(kernel.instance(kernel.arg_specs(), False, on_error or kernel.failed))
+    flat.add_instance(kernel.instance(kernel.arg_specs(), False))
     _shared.loaded[key] = kernel
-    if len(_shared.loaded) > _LOADED:
-        _shared.loaded.popitem(last=False)
+    return _remembered(kernel)
+
+
+def _remembered(kernel: Kernel) -> Kernel:
+    recent = _shared.recent
+    recent.pop(kernel.key, None)
+    recent[kernel.key] = kernel
+    if len(recent) > _RECENT:
+        recent.popitem(last=False)
     return kernel
 
 

@@ -62,7 +62,7 @@ def fused(func: Func) -> Callable[..., Any] | None:
         return None
     built = kernels.build(func, func.name)
     made = call.make_callable(func.name, _miss)
-    made.add_instance(built.instance(built.arg_specs(), False, call.default_on_error))
+    made.add_instance(built.instance(built.arg_specs(), False))
     return made
 
 

@@ -206,7 +206,7 @@ class _Watched:
     """A compiled program with its build for profiling: what its kernels are called, and which lines they came from."""
 
     def __init__(self, program: Any) -> None:
-        func, (options, self.on_error) = program.func, program.options
+        func, options = program.func, program.options
         self.kernel, described = self._build(program.kernel, func, options)
         self.inner: list[tuple[Region, tuple[Any, ...]]] = []
         first = next((op.loc for op in func.body.ops if op.loc is not None), None)
@@ -232,7 +232,7 @@ class _Watched:
         found = self.flat.call
         if found is None:
             found = self.flat.call = call.make_callable(self.kernel.name, kernels.refuse(self.kernel.func))
-            instance = self.kernel.instance(self.kernel.arg_specs(), False, self.on_error)
+            instance = self.kernel.instance(self.kernel.arg_specs(), False)
             if instance.ctx:  # the pool of threads
                 port.ctx[_POOL] = ctypes.c_int64.from_address(instance.ctx + 8 * _POOL).value
             found.add_instance(replace(instance, ctx=ctypes.addressof(port.ctx), keepalive=(instance.keepalive, port)))

@@ -216,7 +216,7 @@ def _callable(target: Any, func: Func, numbers: Sequence[int]) -> None:
     specs = kernel.arg_specs()
     for i in numbers:
         specs[i] = ArgSpec("float", dtypes.float64, (), None, i)
-    target.add_instance(kernel.instance(specs, False, kernel.failed))
+    target.add_instance(kernel.instance(specs, False))
 
 
 def _add(quick: Quick, kinds: str, dtype: Any, rank: int, static: Program) -> None:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -110,7 +109,7 @@ def enter(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, traced: ob
     tape = structured.Tape(places, _state.grad, record)
     made = structured.entry(state.name, tree, statics, variant.out_tree, variant.out_constants, traced, tape)
     if made is not None:
-        instance = program.kernel.instance(specs, False, functools.partial(state._failed, variant), npos=len(variant.leaves))
+        instance = program.kernel.instance(specs, False, npos=len(variant.leaves))
         made.function.add_instance(instance)
         state.fast.append((instance, program, made))
     return made

@@ -8,13 +8,20 @@ Needs Linux and the standard library only.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import itertools
 import os
 import struct
-from typing import NamedTuple
+import sys
+from typing import Any, NamedTuple
 
 from .errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
+
+try:
+    from _ctypes import dlclose as _dlclose
+except ImportError:  # another Python: nothing is unloaded
+    _dlclose = None
 
 __all__ = ["NOTE_SIZE", "Library", "check_library", "empty_note", "load_bytes", "load_path", "seal"]
 
@@ -66,16 +73,45 @@ def _digest(data: bytes | bytearray, length: int, digest_at: int) -> bytes:
     return state.digest()
 
 
+@functools.lru_cache(maxsize=1)
+def _capsules() -> tuple[Any, Any] | None:
+    """The maker of capsules and their destructor. None where the system's handles are not given back."""
+    if _dlclose is None or sys.implementation.name != "cpython":
+        return None
+    api = ctypes.pythonapi
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyCapsule_GetPointer", api))
+    kind = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+    def close(capsule: int, close: Any = _dlclose, ending: Any = sys.is_finalizing) -> None:
+        if not ending():  # at the end threads may still be inside, and the system unmaps everything anyway
+            close(pointer(capsule, None))
+
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, kind)(("PyCapsule_New", api))
+    return new, kind(close)
+
+
+def _hold(handle: int) -> object:
+    """An object with which the system's handle of a library is given back.
+
+    A capsule, as the cyclic collector does not look into those: it finalises all of a dead cycle before it takes any of it apart, and one of those finalisers may still
+    call into the library, or bring all back to life. A capsule goes after the last of them, with the reference that the library has to it.
+    """
+    found = _capsules()
+    return None if found is None else found[0](handle, None, found[1])
+
+
 class Library:
-    """A loaded library. It is never unloaded, so addresses stay valid for the life of the process.
+    """A loaded library. Addresses in it are valid while this object lives: who keeps an address keeps it too. When nothing does, the library is unloaded (those of
+    other makers never are).
 
     ``name`` says where it came from.
     """
 
-    __slots__ = ("_handle", "name")
+    __slots__ = ("_handle", "_hold", "name")
 
-    def __init__(self, handle: ctypes.CDLL, name: str) -> None:
+    def __init__(self, handle: ctypes.CDLL, name: str, unload: bool = True) -> None:
         self._handle = handle
+        self._hold = _hold(handle._handle) if unload else None
         self.name = name
 
     def address(self, symbol: str) -> int:
@@ -113,10 +149,10 @@ def load_bytes(so: bytes, name: str = "<memory>", *, foreign_ok: bool = False) -
     if not isinstance(so, (bytes, bytearray, memoryview)):
         raise AotgradTypeError(f"load_bytes: so must be bytes, not {type(so).__name__}; use load_path for a file")
     so = bytes(so)
-    check_library(so, name, foreign_ok=foreign_ok)
+    ours = check_library(so, name, foreign_ok=foreign_ok)
     fd = _memory_file(so)
     try:
-        return Library(_open(_through_descriptor(fd), name), name)
+        return Library(_open(_through_descriptor(fd), name), name, ours)
     finally:
         os.close(fd)
 
@@ -138,7 +174,7 @@ def load_path(path: str | os.PathLike[str], *, foreign_ok: bool = False) -> Libr
         except OSError as why:
             raise AotgradRuntimeError(f"cannot read library {name}: {why.strerror}; check the path") from why
         ours = check_library(data, name, foreign_ok=foreign_ok)
-        return Library(_open(_through_descriptor(fd) if ours else os.path.abspath(name), name), name)
+        return Library(_open(_through_descriptor(fd) if ours else os.path.abspath(name), name), name, ours)
     finally:
         os.close(fd)
 

@@ -63,6 +63,7 @@ class Packed:
     def __del__(self) -> None:
         block = self.word("block")
         if block:
+            self.set_word("block", 0)  # a finaliser of the same dead cycle may still call
             self._free(ctypes.c_int64.from_address(block - 16).value)
 
 
