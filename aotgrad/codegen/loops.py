@@ -23,6 +23,7 @@ from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, 
 from .phases import Phases
 from .sharing import private_rows, shared
 from .sums import BLOCK, CHAINS, Sums
+from .tiles import Tiles
 
 __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 
@@ -32,7 +33,7 @@ _POLL = 1024
 """Rounds of a loop around others between two questions whether to stop."""
 
 
-class NestEmitter(Sums):
+class NestEmitter(Sums, Tiles):
     """Emits ``nest`` into ``cx.kb``."""
 
     def __init__(self, cx: Context, nest: Nest) -> None:
@@ -340,6 +341,9 @@ class NestEmitter(Sums):
     def _outer_lanes(self, loop: Loop) -> None:
         """The last outer loop by vectors, each running all phases; then a masked rest."""
         kb, lanes, high = self.kb, self._width(), self._high(loop)
+        if reads := self.turned():
+            self.tiles(loop, reads, _POLL if self.long or len(self.outer_loops) == 1 else 0)
+            return
         rest = kb.rem(high, lanes)
         end = kb.sub(high, rest)
         with shared(self, loop, 0, end, lanes) as (a, b), kb.for_(a, b, lanes, poll=_POLL if self.long or len(self.outer_loops) == 1 else 0) as lp:
