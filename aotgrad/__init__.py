@@ -80,7 +80,7 @@ from .frontend.vmap import vmap
 if not _install.is_installed():
     _install.install(_methods.table())
 
-from . import autograd, nn
+from . import autograd, nn, optim
 
 newaxis = None
 

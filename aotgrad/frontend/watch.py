@@ -43,6 +43,11 @@ def _foreign(name: Any) -> bool:
     return isinstance(name, str) and name.partition(".")[0] in _FOREIGN
 
 
+def _listed(value: Any) -> bool:
+    """Whether an object says itself what it is made of (modules do): ``_ag_parts()`` gives names of attributes, ``_ag_form()`` what a trace depends on besides them."""
+    return hasattr(type(value), "_ag_parts")
+
+
 def _names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for inner in code.co_consts:
@@ -63,7 +68,7 @@ class _Survey:
         while self.work and len(self.found) < _BREADTH:
             path, value = self.work.popleft()
             self.found.append((path, value))
-            if id(value) not in self.seen and len(path.steps) < _DEPTH and not isinstance(value, (*_PLAIN, np.ndarray, Tensor)):
+            if id(value) not in self.seen and (len(path.steps) < _DEPTH or _listed(value)) and not isinstance(value, (*_PLAIN, np.ndarray, Tensor)):
                 self.seen.add(id(value))
                 self.below(path, value)
 
@@ -99,6 +104,8 @@ class _Survey:
         self.work.extend((Path(Global(fn.__globals__, n)), fn.__globals__[n]) for n in sorted(names) if n in fn.__globals__)
 
     def below(self, path: Path, value: Any) -> None:
+        if _listed(value):
+            self.work.extend((path.attribute(n), getattr(value, n)) for n in value._ag_parts())
         if isinstance(value, (list, tuple, deque)):
             self.work.extend((path.item(i), v) for i, v in zip(range(_ITEMS), value))
         elif isinstance(value, dict):
@@ -185,7 +192,9 @@ def _print(value: Any) -> Any:
     if isinstance(value, dict):
         beyond = itertools.islice(value.values(), _ITEMS, None)
         return (type(value), tuple(static_key(k) for k in value), tuple([static_key(v) if isinstance(v, _PLAIN) else id(v) for v in beyond]))
-    if isinstance(value, (FunctionType, type, enum.Enum, np.dtype)) or callable(value) or not hasattr(value, "__dict__"):
+    if _listed(value):
+        return value._ag_form()
+    if isinstance(value, (FunctionType, type, enum.Enum, np.dtype)) or callable(value) or _foreign(type(value).__module__) or not hasattr(value, "__dict__"):
         return static_key(value) if isinstance(value, np.dtype) else ("is", id(value))
     return type(value)
 
@@ -199,7 +208,7 @@ def _read(path: Path) -> Any:
 
 def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
     now = _read(path)
-    if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE)) and _print(now) != seen:
+    if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE) or _listed(now)) and _print(now) != seen:
         return False
     return now is obj or not isinstance(now, (np.ndarray, Tensor))  # views of an array may be inputs
 
@@ -255,7 +264,7 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Seque
             continue
         out.places.append((path, _print(value), value))
         source = plain(path)
-        if source is None or isinstance(value, _MUTABLE):
+        if source is None or isinstance(value, _MUTABLE) or _listed(value):
             fast = False
         else:
             specs.append(ArgSpec("is", source=source, value=value))

@@ -496,7 +496,7 @@ class Tensor(Value, TensorMethods):
         return object.__format__(self, spec)
 
     def __repr__(self) -> str:
-        return _text(self)
+        return f"Parameter containing:\n{_text(self)}" if self.__dict__.get("_is_param") else _text(self)
 
     # Copies -------------------------------------------------------------------------------------------------------------------------------------------
 
