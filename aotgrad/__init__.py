@@ -104,7 +104,7 @@ __all__ = [
     "manual_seed", "map", "nan", "newaxis", "nn", "no_grad", "ones", "ones_like", "pi", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like",
     "randperm", "scan",
     "set_default_dtype",
-    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "vmap", "while_loop", "zeros", "zeros_like",
+    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "vmap", "while_loop", "zeros", "zeros_like", "optim",
 ]
 
 

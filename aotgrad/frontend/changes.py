@@ -198,7 +198,7 @@ def _traced(found: Ledger, key: int, given: Sequence[Any]) -> Any:
 
 
 def _in_layout(trace: Trace, v: Value, like: Value) -> Value:
-    return v if v.type.layout == like.type.layout else trace.builder.relayout(v, layout=like.type.layout)  # type: ignore[no-any-return]
+    return v if v.type.layout == like.type.layout else trace.builder.relayout(v, layout=like.type.layout)
 
 
 def _used_up(trace: Trace, found: Ledger, outputs: Sequence[Value]) -> set[int]:

@@ -178,18 +178,19 @@ def _detached(x: Any) -> Any:
 def get_data(self: Any) -> Any:
     """The same memory without a graph, and without a shared version counter. Assigning swaps the memory under this tensor."""
     found = ledger_of()
-    return detach(self) if isinstance(self, Traced) or found is not None and real(self) else _data.fget(self)  # type: ignore[misc]
+    return detach(self) if isinstance(self, Traced) or found is not None and real(self) else _data.fget(self)
 
 
 def set_data(store: Callable[[Any, Any, str], Any]) -> Callable[[Any, Any], None]:
     """The setter of ``data``. In a trace the numbers are written: ``store`` does it."""
 
     def assign(self: Any, value: Any) -> None:
-        x, new = twin(self), twin(value)
+        x: Any = twin(self)
+        new: Any = twin(value)
         if not isinstance(x, Traced) and not isinstance(new, Traced):
-            _data.fset(self, value)  # type: ignore[misc]
+            _data.fset(self, value)
             return
-        if isinstance(new, Traced) and new._extra is not None and getattr(new._extra, "how", None) == DETACHED and new._extra.parent() is x:
+        if isinstance(new, Traced) and getattr(extra := new._extra, "how", None) == DETACHED and extra.parent() is x:  # type: ignore[attr-defined]
             return  # the end of x.data += y
         if tuple(new.shape) != tuple(x.shape) or new._dtype is not x._dtype:
             raise AotgradRuntimeError(f"{user_loc()}: .data of {x._dtype.name}{list(x.shape)} is set to {new._dtype.name}{list(new.shape)}; a compiled function can only "
@@ -214,17 +215,19 @@ def set_grad(self: Any, value: Any) -> None:
     ledger = ledger_of() if modes.flags.noting else None
     x = twin(self)
     if ledger is None or not isinstance(x, Traced):
-        _grad.fset(self, value)  # type: ignore[misc]
+        _grad.fset(self, value)
         return
     if value is not None:
         value = twin(value)
         checked = TracedTensor._of(x._trace, x._value)
-        _grad.fset(checked, value)  # type: ignore[misc]  # shapes and dtypes
+        _grad.fset(checked, value)  # shapes and dtypes
     found = ledger.gradient(x, ask=False)
     found.now, found.known = value, True
 
 
-_detach, _data, _grad = Tensor.detach, Tensor.data, Tensor.grad
+_detach = Tensor.detach
+_data: Any = Tensor.data
+_grad: Any = Tensor.grad
 
 
 def _plain_grad(x: Any) -> Any:

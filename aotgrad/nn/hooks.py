@@ -18,7 +18,7 @@ class BackwardHookFunction(Function):
     @staticmethod
     def forward(ctx: Any, *xs: Any) -> Any:
         ctx.mark_non_differentiable(*[x for x in xs if not x.requires_grad])
-        out = tuple([x.view_as(x) if isinstance(x, Traced) else x.detach() for x in xs])
+        out = tuple([x.detach() for x in xs])
         return out[0] if len(out) == 1 else out
 
     @staticmethod
@@ -65,7 +65,7 @@ class _Backward:
             return xs, places, None
         if any(isinstance(xs[i], Traced) for i in places):
             if len(places) > 1:
-                raise AotgradNotImplementedError("register_full_backward_hook in a compiled function: modules with one tensor in and one tensor out; use tensor.register_hook")
+                raise AotgradNotImplementedError("register_full_backward_hook in a compiled function: modules of one tensor in and one out; use tensor.register_hook")
             made: Any = xs[places[0]].view_as(xs[places[0]])
             return tuple([made if i in places else x for i, x in enumerate(xs)]), places, made
         found = BackwardHookFunction.apply(*[xs[i] for i in places])
@@ -78,7 +78,7 @@ class _Backward:
         args, self.places, node = self._through(args)
         self.count = len(args)
         self.watched = node is not None
-        if isinstance(node, Traced):
+        if isinstance(node, Tensor):
             node.register_hook(lambda g: self._done((g,))[0])
         elif node is not None:
             node.register_hook(lambda grads, _: self._done(grads))
@@ -103,7 +103,7 @@ class _Backward:
                 self._call((None,) * self.count)
             return tuple([self.grad_outputs[i] for i in places])
 
-        if isinstance(node, Traced):
+        if isinstance(node, Tensor):
             node.register_hook(lambda g: before((g,))[0])
         elif node is not None:
             node.register_prehook(before)

@@ -151,7 +151,7 @@ class Module:
         self._check_name(name, "parameter", "_parameters")
         if param is not None and not isinstance(param, Parameter):
             raise AotgradTypeError(f"cannot assign '{type(param).__name__}' object to parameter '{name}' (nn.Parameter or None required)")
-        if param is not None and param._node is not None:
+        if isinstance(param, Tensor) and param._node is not None:
             raise AotgradRuntimeError(f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly.")
         self._parameters[name] = param
 
