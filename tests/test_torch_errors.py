@@ -149,3 +149,37 @@ def test_other_devices_are_told(line):
     "m.iinfo(m.int8)", "m.iinfo(m.int64).max", "m.iinfo(m.uint8)", "m.finfo(m.bfloat16).max, m.finfo(m.bfloat16).eps", "m.ones(2, 3)[m.newaxis].shape == (1, 2, 3)"])
 def test_constants_and_limits_print_alike(line):
     assert repr(eval(line, {"m": torch})) == repr(eval(line, {"m": ag}))
+
+
+@pytest.mark.parametrize("line", [
+    "m.div(x, y, rounding_mode='floor')", "m.div(x, y, rounding_mode='trunc')", "x.div(y, rounding_mode='trunc')", "m.div(i, j, rounding_mode='floor')",
+    "m.div(i, j, rounding_mode='trunc')", "m.div(i, j)", "m.div(i, 2, rounding_mode='trunc')", "x.clone().div_(y, rounding_mode='floor')", "m.round(x, decimals=1)",
+    "x.round(decimals=2)", "m.round(1000 * x, decimals=-2)", "m.where(x > 0)", "m.where(x)", "m.where(x > 0, x, y)", "x[x > 0]", "x[(x > 0) & (y < 0)]",
+    "m.masked_select(x, x > 0)", "m.masked_select(x, x[0] > 0)", "x[x[:, 0] > 0]", "x[:, x[0] > 0]", "x[m.tensor([True, False, True]), 1]", "x[None, x > 0]",
+    "x[m.tensor(True)]", "x[m.zeros(3, 4) > 0]", "x.to('cpu') is x", "x.cpu() is x", "m.nn.functional.relu(x.clone(), inplace=True)",
+])
+def test_options_and_masks_as_torch(line):
+    made = []
+    for m in (torch, ag):
+        x = m.tensor([[1.25, -2.75, 3.5, -0.15], [-1.5, 2.5, 0.35, 7.0], [0.0, 4.25, -9.0, 1.125]])
+        y = m.tensor([[0.5, 2.0, -3.0, 4.0], [2.0, -2.0, 0.5, 3.0], [1.0, -1.5, 4.0, -8.0]])
+        made.append(repr(eval(line, {"m": m, "x": x, "y": y, "i": m.tensor([7, -7, 8, -8]), "j": m.tensor([2, 2, -3, -3])})))
+    assert made[0] == made[1]
+
+
+def test_a_mask_is_written_as_in_torch():
+    made = []
+    for m in (torch, ag):
+        leaf = m.tensor([[1.0, -2.0], [-3.0, 4.0]], requires_grad=True)
+        x = leaf * 2
+        x[x < 0] = 0.5
+        x[x > 3] *= x[x > 3]
+        x[m.tensor([True, False])] += m.tensor([1.0, 2.0])
+        x.sum().backward()
+        made.append((x.tolist(), leaf.grad.tolist()))
+    assert made[0] == made[1]
+
+
+def test_an_unknown_rounding_mode_is_told():
+    with pytest.raises(RuntimeError, match="rounding_mode='up' must be None, 'trunc' or 'floor'"):
+        ag.div(ag.ones(2), ag.ones(2), rounding_mode="up")

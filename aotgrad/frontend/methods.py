@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +36,19 @@ _ALSO_INPLACE = frozenset(("floor", "ceil", "trunc", "round", "sign", "tril", "t
 
 FUNCTIONS: dict[str, Method] = {name: dispatch.function(public, name) for name, public in TORCH.items()}
 """Public functions by torch's name; methods are the same objects."""
+
+
+def _where(condition: Any, *values: Any, **named: Any) -> Any:
+    if values or named:
+        return _choose(condition, *values, **named)
+    return _nonzero(condition, True) if isinstance(condition, Tensor) else np.nonzero(condition)
+
+
+_choose = FUNCTIONS["where"]
+FUNCTIONS["where"] = functools.update_wrapper(_where, _choose)
+_where.__signature__ = inspect.Signature([p.replace(default=p.empty if n == "condition" else None)  # type: ignore[attr-defined]
+                                          for n, p in inspect.signature(_choose).parameters.items()])
+_where.__doc__ = f"{_choose.__doc__} With the condition alone: where it holds, one tensor of places for each dim (``nonzero(as_tuple=True)``)."
 
 
 # ---- operators ------------------------------------------------------------------------------------------------------------------------

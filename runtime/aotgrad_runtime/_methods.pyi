@@ -228,14 +228,14 @@ class TensorMethods:
         """A matrix with x on its diagonal."""
     def diagonal(self, offset: _int = ..., dim1: _int = ..., dim2: _int = ...) -> Tensor:
         """The diagonal of two dims, as the last dim."""
-    def div(self, other: Operand) -> Tensor:
-        """x / y (true division of floats)."""
-    def div_(self, other: Operand) -> Tensor:
-        """x / y (true division of floats). In place."""
-    def divide(self, other: Operand) -> Tensor:
-        """x / y (true division of floats)."""
-    def divide_(self, other: Operand) -> Tensor:
-        """x / y (true division of floats). In place."""
+    def div(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'."""
+    def div_(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place."""
+    def divide(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'."""
+    def divide_(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place."""
     def dot(self, other: Operand) -> Tensor:
         """Inner product of two vectors (as a NumPy function: NumPy's dot)."""
     def double(self) -> Tensor: ...
@@ -280,17 +280,17 @@ class TensorMethods:
     def floor_(self) -> Tensor:
         """Largest integer not above x. In place."""
     def floor_divide(self, other: Operand) -> Tensor:
-        """The largest integer not above x / y."""
+        """The largest integer not above x / y. ``checked``: integers divided by 0 are an error."""
     def floor_divide_(self, other: Operand) -> Tensor:
-        """The largest integer not above x / y. In place."""
+        """The largest integer not above x / y. ``checked``: integers divided by 0 are an error. In place."""
     def fmax(self, other: Operand) -> Tensor:
         """The maximum of x and y; a number wins over NaN."""
     def fmin(self, other: Operand) -> Tensor:
         """The minimum of x and y; a number wins over NaN."""
     def fmod(self, other: Operand) -> Tensor:
-        """x - trunc(x / y) * y: the sign is x's, as in C."""
+        """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error."""
     def fmod_(self, other: Operand) -> Tensor:
-        """x - trunc(x / y) * y: the sign is x's, as in C. In place."""
+        """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error. In place."""
     def gather(self, dim: Any, index: Operand) -> Tensor:
         """Elements of x at ``index`` along ``dim``, the other places as in ``index``."""
     def ge(self, other: Operand) -> Tensor:
@@ -305,7 +305,7 @@ class TensorMethods:
         """x > y, elementwise."""
     def half(self) -> Tensor: ...
     def heaviside(self, values: Operand) -> Tensor:
-        """0 below 0, 1 above, y at 0."""
+        """0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors."""
     def hypot(self, other: Operand) -> Tensor:
         """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0)."""
     def index_add(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
@@ -356,7 +356,7 @@ class TensorMethods:
     def logaddexp(self, other: Operand) -> Tensor:
         """log(e ** x + e ** y), right for all x and y."""
     def logaddexp2(self, other: Operand) -> Tensor:
-        """log2(2 ** x + 2 ** y)."""
+        """log2(2 ** x + 2 ** y), right for all x and y."""
     def logical_and(self, other: Operand) -> Tensor:
         """Elementwise and of bools."""
     def logical_and_(self, other: Operand) -> Tensor:
@@ -385,7 +385,8 @@ class TensorMethods:
         """x with ``value`` where the mask holds."""
     def masked_fill_(self, mask: Operand, value: Operand) -> Tensor:
         """x with ``value`` where the mask holds. In place."""
-    def masked_select(self, mask: Any) -> Tensor: ...
+    def masked_select(self, mask: Any) -> Tensor:
+        """The elements where ``mask`` holds, as a vector; the two broadcast."""
     def matmul(self, other: Operand) -> Tensor:
         """Matrix product with NumPy's rank rules."""
     def max(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
@@ -466,9 +467,9 @@ class TensorMethods:
     def relu_(self) -> Tensor:
         """x where positive, else 0; derivative 0 at 0; NaN stays. In place."""
     def remainder(self, other: Operand) -> Tensor:
-        """x - floor(x / y) * y: the sign is the divisor's, as in Python."""
+        """x - floor(x / y) * y: the sign is the divisor's, as in Python. ``checked``: integers divided by 0 are an error."""
     def remainder_(self, other: Operand) -> Tensor:
-        """x - floor(x / y) * y: the sign is the divisor's, as in Python. In place."""
+        """x - floor(x / y) * y: the sign is the divisor's, as in Python. ``checked``: integers divided by 0 are an error. In place."""
     def repeat(self, *dims: Any) -> Tensor:
         """x repeated ``reps`` times along each dim."""
     def repeat_interleave(self, repeats: Any, dim: Any = ...) -> Tensor:
@@ -478,9 +479,9 @@ class TensorMethods:
     def reshape_as(self, other: Operand) -> Tensor: ...
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
         """Elements shifted along ``dims``, coming back at the other end."""
-    def round(self) -> Tensor:
+    def round(self, *, decimals: _int = ...) -> Tensor:
         """x rounded to the nearest integer, halves to even."""
-    def round_(self) -> Tensor:
+    def round_(self, *, decimals: _int = ...) -> Tensor:
         """x rounded to the nearest integer, halves to even. In place."""
     def rsqrt(self) -> Tensor:
         """1 / sqrt(x)."""
@@ -579,10 +580,10 @@ class TensorMethods:
         """The upper triangle; the rest is 0."""
     def triu_(self, diagonal: _int = ...) -> Tensor:
         """The upper triangle; the rest is 0. In place."""
-    def true_divide(self, other: Operand) -> Tensor:
-        """x / y (true division of floats)."""
-    def true_divide_(self, other: Operand) -> Tensor:
-        """x / y (true division of floats). In place."""
+    def true_divide(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'."""
+    def true_divide_(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place."""
     def trunc(self) -> Tensor:
         """x rounded towards zero."""
     def trunc_(self) -> Tensor:
@@ -597,7 +598,7 @@ class TensorMethods:
     def var(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Variance over ``dims`` with ``n - correction`` in the denominator."""
     def view(self, *shape: Any) -> Tensor:
-        """x with another shape."""
+        """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then)."""
     def view_as(self, other: Operand) -> Tensor: ...
     def where(self, condition: Operand, other: Operand) -> Tensor: ...
     def xlogy(self, other: Operand) -> Tensor:

@@ -117,9 +117,9 @@ def _round_front(b: Any, x: Any, decimals: Any = 0) -> Any:
     return b.div(b.round(b.mul(x, scale)), scale) if places > 0 else b.mul(b.round(b.div(x, scale)), scale)
 
 
-def _flat(name: str, doc: str, ref: Any, lower: Any, kinds: str = "f", **front: Any) -> None:
+def _flat(name: str, doc: str, ref: Any, lower: Any, kinds: str = "f", keywords: str = "", **front: Any) -> None:
     register(OpDef(name, doc, ("x",), elementwise_rule(kinds), ref, Zero(), Scalar(lower), samples=float_samples(), layouts="elementwise", exact=True,
-                   front=Front(f"{name}(input)", **front)))
+                   front=Front(f"{name}(input{keywords})", **front)))
 
 
 _flat("sign", "-1, 0 or 1; NaN stays.", np.sign, lambda k, op, x: k.sign(x), "fiu", np=("sign",), aliases=("sgn",))
@@ -127,7 +127,7 @@ _flat("floor", "Largest integer not above x.", np.floor, lambda k, op, x: k.math
 _flat("ceil", "Smallest integer not below x.", np.ceil, lambda k, op, x: k.math("ceil", x), canon=_whole_front("ceil"), np=("ceil",))
 _flat("trunc", "x rounded towards zero.", np.trunc, lambda k, op, x: k.math("trunc", x), canon=_whole_front("trunc"), np=("trunc", "fix"))
 _flat("round", "x rounded to the nearest integer, halves to even.", np.round, lambda k, op, x: k.math("roundeven", x), canon=_round_front, np=("rint", "round", "around"),
-      np_signature="round(input, decimals=0)")
+      keywords=", *, decimals=0", np_signature="round(input, decimals=0)")
 
 
 def _test(name: str, doc: str, ref: Any, lower: Any) -> None:

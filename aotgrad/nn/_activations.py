@@ -1,0 +1,196 @@
+"""Activations, made of the functions of the registry."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from aotgrad_runtime.errors import AotgradArgumentError
+
+from ._shared import f, out_or_inplace
+
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+ACTIVATIONS = (
+    "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "silu",
+    "softmin", "softplus", "softshrink", "softsign", "tanhshrink", "threshold")
+__all__ = list(ACTIVATIONS)
+
+
+def relu(input: Any, inplace: bool = False) -> Any:
+    """x where positive, else 0; derivative 0 at 0. Any shape; ``inplace`` writes into ``input``.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.relu(ag.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
+    out = f.relu(input)
+    return out if not inplace else out_or_inplace(input, out, inplace, "relu_")
+
+
+def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
+    """x where it is above ``threshold``, else ``value``."""
+    return out_or_inplace(input, f.where(f.gt(input, threshold), input, value), inplace, "threshold_")
+
+
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+    """x limited to [min_val, max_val]; derivative 0 at and beyond both ends.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.hardtanh(ag.tensor([-3.0, 0.5, 2.0]))
+    tensor([-1.0000,  0.5000,  1.0000])
+    """
+    if min_val > max_val:
+        raise AotgradArgumentError(f"hardtanh: min_val={min_val} is above max_val={max_val}")
+    out = f.where(f.le(input, min_val), min_val, f.where(f.ge(input, max_val), max_val, input))
+    return out_or_inplace(input, out, inplace, "hardtanh_")
+
+
+def relu6(input: Any, inplace: bool = False) -> Any:
+    """x limited to [0, 6]."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
+    """x where positive, else ``negative_slope`` times x (the slope is also the derivative at 0).
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.leaky_relu(ag.tensor([-1.0, 2.0]), 0.1)
+    tensor([-0.1000,  2.0000])
+    """
+    return out_or_inplace(input, f.where(f.gt(input, 0), input, f.mul(input, negative_slope)), inplace, "leaky_relu_")
+
+
+def prelu(input: Any, weight: Any) -> Any:
+    """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1)."""
+    if len(weight.shape) and weight.shape[0] != 1:
+        if len(input.shape) < 2 or input.shape[1] != weight.shape[0]:
+            raise AotgradArgumentError(f"prelu: {weight.shape[0]} slopes in weight do not fit an input of shape {list(input.shape)}; give one, or one per channel")
+        weight = f.reshape(weight, (-1, *[1] * (len(input.shape) - 2)))
+    elif len(input.shape) == 0:
+        weight = f.reshape(weight, ())
+    return f.where(f.gt(input, 0), input, f.mul(input, weight))
+
+
+def _exponential(input: Any, alpha: float, rate: float = 1.0) -> Any:
+    below = f.where(f.gt(input, 0), 0.0, input)
+    return f.where(f.gt(input, 0), input, f.mul(f.expm1(below if rate == 1 else f.mul(below, rate)), alpha))
+
+
+def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """x where positive, else ``alpha * (exp(x) - 1)``.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.elu(ag.tensor([-1.0, 2.0]))
+    tensor([-0.6321,  2.0000])
+    """
+    return out_or_inplace(input, _exponential(input, alpha), inplace, "elu_")
+
+
+def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+    """x where positive, else ``alpha * (exp(x / alpha) - 1)``."""
+    if alpha == 0:
+        raise AotgradArgumentError("celu: alpha must not be 0")
+    return out_or_inplace(input, _exponential(input, alpha, 1.0 / alpha), inplace, "celu_")
+
+
+def selu(input: Any, inplace: bool = False) -> Any:
+    """``elu`` with the two constants that keep mean and variance of a deep network."""
+    return out_or_inplace(input, f.mul(_exponential(input, _SELU_ALPHA), _SELU_SCALE), inplace, "selu_")
+
+
+def silu(input: Any, inplace: bool = False) -> Any:
+    """``x * sigmoid(x)``.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.silu(ag.tensor([-1.0, 2.0]))
+    tensor([-0.2689,  1.7616])
+    """
+    return out_or_inplace(input, f.mul(input, f.sigmoid(input)), inplace, "silu_")
+
+
+def mish(input: Any, inplace: bool = False) -> Any:
+    """``x * tanh(softplus(x))``."""
+    return out_or_inplace(input, f.mul(input, f.tanh(f.softplus(input))), inplace, "mish_")
+
+
+def gelu(input: Any, approximate: str = "none") -> Any:
+    """``x * Phi(x)`` with the normal distribution's ``Phi``; ``approximate="tanh"`` is the formula with a hyperbolic tangent.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.gelu(ag.tensor([-1.0, 2.0]))
+    tensor([-0.1587,  1.9545])
+    """
+    half = f.mul(input, 0.5)
+    if approximate == "none":
+        return f.mul(half, f.add(f.erf(f.mul(input, math.sqrt(0.5))), 1))
+    if approximate != "tanh":
+        raise AotgradArgumentError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
+    inner = f.mul(f.add(input, f.mul(f.mul(f.square(input), input), 0.044715)), math.sqrt(2 / math.pi))
+    return f.mul(half, f.add(f.tanh(inner), 1))
+
+
+def glu(input: Any, dim: int = -1) -> Any:
+    """The first half along ``dim`` times the sigmoid of the second."""
+    if len(input.shape) == 0:
+        raise AotgradArgumentError("glu: a 0-d input has no halves")
+    n = input.shape[dim]
+    if n % 2 != 0:
+        raise AotgradArgumentError(f"glu: the size along dim {dim} must be even, not {n}")
+    return f.mul(f.narrow(input, dim, 0, n // 2), f.sigmoid(f.narrow(input, dim, n // 2, n // 2)))
+
+
+def hardsigmoid(input: Any, inplace: bool = False) -> Any:
+    """``relu6(x + 3) / 6``."""
+    return out_or_inplace(input, f.div(hardtanh(f.add(input, 3), 0.0, 6.0), 6), inplace, "hardsigmoid_")
+
+
+def hardswish(input: Any, inplace: bool = False) -> Any:
+    """``x * relu6(x + 3) / 6``."""
+    return out_or_inplace(input, f.div(f.mul(input, hardtanh(f.add(input, 3), 0.0, 6.0)), 6), inplace, "hardswish_")
+
+
+def logsigmoid(input: Any) -> Any:
+    """``log(sigmoid(x))``, right for all x."""
+    return f.neg(f.softplus(f.neg(input)))
+
+
+def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    """``log(1 + exp(beta * x)) / beta``, and x itself where ``beta * x`` is above ``threshold``.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.softplus(ag.tensor([-1.0, 30.0]), beta=2)
+    tensor([ 0.0635, 30.0000])
+    """
+    if beta == 1 and threshold == 20:
+        return f.softplus(input)  # right beyond the threshold too, which is there for formulas that are not
+    scaled = input if beta == 1 else f.mul(input, beta)
+    out = f.softplus(scaled)
+    return f.where(f.gt(scaled, threshold), input, out if beta == 1 else f.div(out, beta))
+
+
+def softsign(input: Any) -> Any:
+    """``x / (1 + |x|)``."""
+    return f.div(input, f.add(f.abs(input), 1))
+
+
+def tanhshrink(input: Any) -> Any:
+    """``x - tanh(x)``."""
+    return f.sub(input, f.tanh(input))
+
+
+def hardshrink(input: Any, lambd: float = 0.5) -> Any:
+    """x where \\|x\\| is above ``lambd``, else 0."""
+    return f.where(f.gt(f.abs(input), lambd), input, 0.0)
+
+
+def softshrink(input: Any, lambd: float = 0.5) -> Any:
+    """x moved towards 0 by ``lambd``, and 0 within that."""
+    if lambd < 0:
+        raise AotgradArgumentError(f"softshrink: lambd={lambd} is negative")
+    return f.where(f.gt(input, lambd), f.sub(input, lambd), f.where(f.lt(input, -lambd), f.add(input, lambd), 0.0))
+
+
+def softmin(input: Any, dim: int = -1, dtype: Any = None) -> Any:
+    """``softmax(-x)``."""
+    return f.softmax(f.neg(input), dim, dtype)

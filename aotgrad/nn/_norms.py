@@ -1,0 +1,287 @@
+"""Normalisations, dropout and look-ups, made of the functions of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad.frontend import factories
+from aotgrad.frontend import inplace as writing
+from aotgrad.frontend.methods import stop_gradient
+from aotgrad_runtime import modes
+from aotgrad_runtime.dtypes import int64
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradValueError
+from aotgrad_runtime.limits import finfo
+from aotgrad_runtime.tensor import Tensor
+
+from ._shared import dtype_of, f, is_known, out_or_inplace, per_channel, rank
+
+NORMS = ("batch_norm", "cosine_similarity", "dropout", "dropout1d", "dropout2d", "dropout3d", "embedding", "group_norm", "instance_norm", "layer_norm", "normalize",
+         "one_hot", "pairwise_distance", "rms_norm")
+__all__ = list(NORMS)
+
+
+def _trailing(name: str, input: Any, normalized_shape: Any, *parameters: Any) -> tuple[int, ...]:
+    """The dims that ``normalized_shape`` names, the last ones."""
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    if not shape or tuple(input.shape[len(input.shape) - len(shape):]) != shape or len(shape) > rank(input):
+        raise AotgradArgumentError(f"{name}: given normalized_shape={list(shape)}, expected input with shape [*, {', '.join(map(str, shape))}], but got input of size "
+                                   f"{list(input.shape)}")
+    for p in parameters:
+        if p is not None and tuple(p.shape) != shape:
+            raise AotgradArgumentError(f"{name}: weight and bias need the shape normalized_shape={list(shape)}, not {list(p.shape)}")
+    return tuple(range(rank(input) - len(shape), rank(input)))
+
+
+def _affine(x: Any, weight: Any, bias: Any) -> Any:
+    x = x if weight is None else f.mul(x, weight)
+    return x if bias is None else f.add(x, bias)
+
+
+def _moments(x: Any, dims: Sequence[int]) -> tuple[Any, Any, Any]:
+    """x less its mean, the mean, and the mean square of the difference."""
+    mean = f.mean(x, dims, True)
+    away = f.sub(x, mean)
+    return away, mean, f.mean(f.square(away), dims, True)
+
+
+def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """The last dims (of sizes ``normalized_shape``) moved and scaled to mean 0 and variance 1, then ``* weight + bias``.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.layer_norm(ag.tensor([[1.0, 3.0]]), (2,))
+    tensor([[-1.0000,  1.0000]])
+    """
+    dims = _trailing("layer_norm", input, normalized_shape, weight, bias)
+    away, _, var = _moments(input, dims)
+    return _affine(f.mul(away, f.rsqrt(f.add(var, eps))), weight, bias)
+
+
+def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """The last dims (of sizes ``normalized_shape``) over the root of their mean square, then ``* weight``. ``eps``: the dtype's, if None.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.rms_norm(ag.tensor([[1.0, 7.0]]), (2,))
+    tensor([[0.2000, 1.4000]])
+    """
+    dims = _trailing("rms_norm", input, normalized_shape, weight)
+    size = f.mean(f.square(input), dims, True)
+    return _affine(f.mul(input, f.rsqrt(f.add(size, finfo(dtype_of(input)).eps if eps is None else eps))), weight, None)
+
+
+def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """Each of ``num_groups`` groups of channels of input (N, C, ...) moved and scaled to mean 0 and variance 1, then ``* weight + bias`` by channel."""
+    if rank(input) < 2:
+        raise AotgradArgumentError(f"group_norm: expected at least 2 dimensions for the input, but received {rank(input)}")
+    n, c = input.shape[:2]
+    if num_groups <= 0 or c % num_groups != 0:
+        raise AotgradArgumentError(f"group_norm: expected number of channels in input to be divisible by num_groups, but got input of shape {list(input.shape)} and "
+                                   f"num_groups={num_groups}")
+    each = f.reshape(input, (n, num_groups, -1))
+    _, mean, var = _moments(each, (2,))
+    spread = (n, c, *[1] * (rank(input) - 2))
+
+    def by_channel(x: Any) -> Any:
+        return f.reshape(f.expand(x, (n, num_groups, c // num_groups)), spread)
+
+    out = f.mul(f.sub(input, by_channel(mean)), by_channel(f.rsqrt(f.add(var, eps))))
+    shaped = [None if p is None else per_channel(p, rank(input)) for p in (weight, bias)]
+    return _affine(out, *shaped)
+
+
+def _write(running: Any, found: Any, momentum: float, name: str) -> None:
+    """``running`` becomes ``(1 - momentum) * running + momentum * found``, in place, and no part of a graph."""
+    with modes.no_grad():
+        new = f.add(f.mul(running, 1 - momentum), f.mul(f.astype(found, dtype_of(running)), momentum))
+        if isinstance(running, Tensor):
+            writing.update(running, new, name)
+        else:
+            running[...] = new
+
+
+def _in_size(input: Any, dims: Sequence[int]) -> Any:
+    count: Any = 1
+    for d in dims:
+        count = count * input.shape[d]
+    return count
+
+
+def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1,
+               eps: float = 1e-5) -> Any:
+    """Each channel of input (N, C, ...) moved and scaled to mean 0 and variance 1 over all else, then ``* weight + bias`` by channel.
+
+    In ``training`` mean and variance are those of the input, and move ``running_mean`` and ``running_var`` (C) in place by ``momentum``, where they are given; otherwise
+    they are the running ones. Images stay channels_last where they are.
+
+    >>> import aotgrad as ag
+    >>> mean, var = ag.zeros(1), ag.ones(1)
+    >>> ag.nn.functional.batch_norm(ag.tensor([[1.0], [3.0]]), mean, var, training=True), mean
+    (tensor([[-1.0000],
+            [ 1.0000]]), tensor([0.2000]))
+    """
+    if rank(input) < 2:
+        raise AotgradArgumentError(f"batch_norm: expected an input of 2 or more dims (N, C, ...), not of {rank(input)}")
+    for name, p in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
+        if p is not None and tuple(p.shape) != (input.shape[1],):
+            raise AotgradArgumentError(f"batch_norm: {name} should contain {input.shape[1]} elements, one for each channel, its shape is {list(p.shape)}")
+    shaped = [None if p is None else per_channel(p, rank(input)) for p in (weight, bias)]
+    if not training:
+        if running_mean is None or running_var is None:
+            raise AotgradArgumentError("batch_norm: running_mean and running_var are needed unless training=True")
+        mean, var = (per_channel(p, rank(input)) for p in (running_mean, running_var))
+        return _affine(f.mul(f.sub(input, mean), f.rsqrt(f.add(var, eps))), *shaped)
+    dims = tuple(d for d in range(rank(input)) if d != 1)
+    n = _in_size(input, dims)
+    if isinstance(n, int) and n == 1:
+        raise AotgradValueError(f"batch_norm: Expected more than 1 value per channel when training, got input size {list(input.shape)}")
+    away, mean, var = _moments(input, dims)
+    if running_mean is not None:
+        _write(running_mean, f.reshape(mean, -1), momentum, "batch_norm: running_mean")
+    if running_var is not None:
+        _write(running_var, f.mul(f.reshape(var, -1), n / (n - 1)), momentum, "batch_norm: running_var")
+    return _affine(f.mul(away, f.rsqrt(f.add(var, eps))), *shaped)
+
+
+def instance_norm(input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None, use_input_stats: bool = True,
+                  momentum: float = 0.1, eps: float = 1e-5) -> Any:
+    """Each channel of each example of input (N, C, ...) moved and scaled to mean 0 and variance 1, then ``* weight + bias`` by channel. Running means as in
+    ``batch_norm``, of the means over the batch; used where ``use_input_stats`` is False."""
+    if rank(input) < 2:
+        raise AotgradArgumentError(f"instance_norm: expected an input of 2 or more dims (N, C, ...), not of {rank(input)}")
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    dims = tuple(range(2, rank(input)))
+    n = _in_size(input, dims)
+    if isinstance(n, int) and n == 1:
+        raise AotgradValueError(f"instance_norm: Expected more than 1 spatial element when training, got input size {list(input.shape)}")
+    away, mean, var = _moments(input, dims)
+    if running_mean is not None:
+        _write(running_mean, f.mean(f.reshape(mean, (input.shape[0], -1)), 0), momentum, "instance_norm: running_mean")
+    if running_var is not None:
+        _write(running_var, f.mean(f.mul(f.reshape(var, (input.shape[0], -1)), n / (n - 1)), 0), momentum, "instance_norm: running_var")
+    return _affine(f.mul(away, f.rsqrt(f.add(var, eps))), *(None if p is None else per_channel(p, rank(input)) for p in (weight, bias)))
+
+
+def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
+    """x over its p-norm along ``dim`` (over ``eps`` where that is larger).
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.normalize(ag.tensor([[3.0, 4.0]]))
+    tensor([[0.6000, 0.8000]])
+    """
+    return f.div(input, f.clamp(f.norm(input, p, dim, True), eps))
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """The cosine of the angle between vectors along ``dim``; the two broadcast.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.cosine_similarity(ag.tensor([3.0, 4.0]), ag.tensor([4.0, 3.0]), dim=0)
+    tensor(0.9600)
+    """
+    if tuple(x1.shape) != tuple(x2.shape):
+        lead = (1,) * (rank(x1) - rank(x2)), (1,) * (rank(x2) - rank(x1))
+        shape = tuple(m if n == 1 else n for n, m in zip((*lead[1], *x1.shape), (*lead[0], *x2.shape)))
+        x1, x2 = f.expand(x1, shape), f.expand(x2, shape)
+    left, right = (f.div(x, f.clamp(f.norm(x, 2, dim, True), eps)) for x in (x1, x2))
+    return f.sum(f.mul(left, right), dim)
+
+
+def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
+    """The p-norm of ``x1 - x2 + eps`` along the last dim."""
+    return f.norm(f.add(f.sub(x1, x2), eps), p, -1, keepdim)
+
+
+def one_hot(input: Any, num_classes: int = -1) -> Any:
+    """A new last dim of ``num_classes`` with 1 at the place of each number and 0 elsewhere. As many classes as the largest number needs, if -1.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.one_hot(ag.tensor([0, 2]))
+    tensor([[1, 0, 0],
+            [0, 0, 1]])
+    """
+    if dtype_of(input) is not int64:
+        raise AotgradDTypeError(f"one_hot is only applicable to index tensor of type int64, not {dtype_of(input).name}; convert it with .long()")
+    if is_known(input):
+        data = input._data if isinstance(input, Tensor) else np.asarray(input)
+        if data.size and data.min() < 0:
+            raise AotgradArgumentError("one_hot: Class values must be non-negative.")
+        if num_classes == -1:
+            if not data.size:
+                raise AotgradArgumentError("one_hot: Can not infer total number of classes from empty tensor; give num_classes")
+            num_classes = int(data.max()) + 1
+        elif data.size and data.max() >= num_classes:
+            raise AotgradArgumentError(f"one_hot: Class values must be smaller than num_classes ({num_classes}).")
+    elif num_classes == -1:
+        raise AotgradNotImplementedError("one_hot: how many classes there are is known only when the code runs; give num_classes")
+    if num_classes < 1:
+        raise AotgradArgumentError(f"one_hot: num_classes={num_classes} should be positive")
+    return f.astype(f.eq(f.unsqueeze(input, -1), np.arange(num_classes)), int64)
+
+
+def embedding(input: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
+              sparse: bool = False) -> Any:
+    """Rows of ``weight`` (V, D) at the places in ``input`` (any shape of integers): of shape (*input, D). The row ``padding_idx`` gets no gradient.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.embedding(ag.tensor([1, 0]), ag.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[3., 4.],
+            [1., 2.]])
+    """
+    if max_norm is not None or scale_grad_by_freq or sparse:
+        raise AotgradNotImplementedError("embedding: max_norm, scale_grad_by_freq and sparse are not available; scale rows and gradients by hand")
+    if rank(weight) != 2:
+        raise AotgradArgumentError(f"embedding: 'weight' must be 2-D, not of shape {list(weight.shape)}")
+    if dtype_of(input).kind not in "iu":
+        raise AotgradDTypeError(f"embedding: expected input of integers, not {dtype_of(input).name}")
+    rows = f.reshape(f.index_select(weight, 0, f.reshape(input, -1)), (*input.shape, weight.shape[1]))
+    if padding_idx is None:
+        return rows
+    count = weight.shape[0]
+    if not -count <= padding_idx < count:
+        raise AotgradArgumentError(f"embedding: padding_idx={padding_idx} must be within the {count} rows of weight")
+    return f.where(f.unsqueeze(f.eq(input, padding_idx % count), -1), stop_gradient(rows), rows)
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Each element is 0 with probability ``p``, else over ``1 - p``; ``input`` itself unless ``training``. Draws from ``ag.default_generator``.
+
+    >>> import aotgrad as ag
+    >>> sorted(set(ag.nn.functional.dropout(ag.ones(100)).tolist()))
+    [0.0, 2.0]
+    """
+    return _dropped("dropout", input, tuple(input.shape), p, training, inplace)
+
+
+def _dropped(name: str, input: Any, shape: tuple[Any, ...], p: float, training: bool, inplace: bool) -> Any:
+    if not 0.0 <= p <= 1.0:
+        raise AotgradValueError(f"{name}: dropout probability has to be between 0 and 1, but got {p}")
+    if not training or p == 0:
+        return input
+    if p == 1:
+        return out_or_inplace(input, f.mul(input, 0.0), inplace, f"{name}_")
+    kept = f.ge(factories.rand(shape), p)
+    return out_or_inplace(input, f.mul(input, f.div(f.astype(kept, dtype_of(input)), 1 - p)), inplace, f"{name}_")
+
+
+def _channels(name: str, input: Any, spatial: int) -> tuple[Any, ...]:
+    if rank(input) not in (spatial + 1, spatial + 2):
+        raise AotgradArgumentError(f"{name}: an input of {spatial + 2} dims (N, C, ...) or {spatial + 1} dims is needed, not of {rank(input)}")
+    return (*input.shape[:rank(input) - spatial], *[1] * spatial)
+
+
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """``dropout`` of whole channels of (N, C, L) or (C, L)."""
+    return _dropped("dropout1d", input, _channels("dropout1d", input, 1), p, training, inplace)
+
+
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """``dropout`` of whole channels of (N, C, H, W) or (C, H, W)."""
+    return _dropped("dropout2d", input, _channels("dropout2d", input, 2), p, training, inplace)
+
+
+def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """``dropout`` of whole channels of (N, C, D, H, W) or (C, D, H, W)."""
+    return _dropped("dropout3d", input, _channels("dropout3d", input, 3), p, training, inplace)
