@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from typing import Any
 
@@ -151,3 +152,21 @@ def test_norms_of_empty_tensors_are_errors_where_torchs_are(order: float) -> Non
         with pytest.raises(AotgradError, match=r"empty|at least"):
             f(ag.zeros(0))
         assert f(ag.ones(3)) is not None
+
+
+# ---- the C form with nothing to compute ---------------------------------------------------------------------------------------------
+
+def test_c_functions_take_null_for_results_without_elements_and_no_workspace(tmp_path: Any) -> None:
+    programs = {"running": (lambda x: np.cumsum(x), ["x: f64[n]"], 0), "steps": (lambda x: x[1:] - x[:-1], ["x: f64[n]"], 1),
+                "rows": (lambda x, y: (x + 1.0, y * 2.0), ["x: f64[n]", "y: f64[m, 2]"], 0)}
+    for name, (f, args, n) in programs.items():
+        ag.aot.build(f, args, name=name, out=tmp_path, emit=("so",))
+        library = ctypes.CDLL(str(tmp_path / f"lib{name}.so"))
+        function, workspace = getattr(library, name), getattr(library, f"{name}_workspace")
+        workspace.restype = ctypes.c_int64
+        sizes, outs = [ctypes.c_int64(n)] * len(args), [None] * (2 if name == "rows" else 1)
+        x = np.ones(4)
+        inputs = [ctypes.c_void_p(x.ctypes.data)] * len(args)
+        assert workspace(*sizes) == 0 and function(*inputs, *sizes, *outs, None) == 0
+        many = [ctypes.c_int64(n + 1)] * len(args)
+        assert workspace(*many) > 0 and function(*inputs, *many, *outs, None) == 4

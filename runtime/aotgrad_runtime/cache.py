@@ -49,11 +49,11 @@ class Entry(NamedTuple):
     so: bytes
 
     def load(self) -> Library:
-        """Load the library, from its file or from memory where that fails. Raises as `load_bytes` does."""
+        """Load the library until nothing refers to it, from its file or from memory where that fails. Raises as `load_bytes` does."""
         if self.path is not None:
             with contextlib.suppress(AotgradError):  # trimmed meanwhile, or on a disk from which nothing may be executed
-                return load_path(self.path)
-        return load_bytes(self.so, self.path or "<memory>")
+                return load_path(self.path, unload=True)
+        return load_bytes(self.so, self.path or "<memory>", unload=True)
 
 
 class ObjectCache:

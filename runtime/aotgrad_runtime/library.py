@@ -349,7 +349,7 @@ def load(path: str | os.PathLike[str]) -> BuiltLibrary:
     if here and lacking:
         cpu = description["target"]["cpu"]
         raise AotgradValueError(f"{name} was built for {cpu} and uses {', '.join(lacking)}, which this processor lacks; build it with target='x86-64-v3'")
-    return BuiltLibrary(os.path.abspath(name), description, loader.load_bytes(data, name), symbol)
+    return BuiltLibrary(os.path.abspath(name), description, loader.load_bytes(data, name, unload=True), symbol)
 
 
 def refuse_device(name: str) -> None:

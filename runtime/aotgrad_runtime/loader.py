@@ -7,6 +7,7 @@ Needs Linux and the standard library only.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -14,7 +15,8 @@ import itertools
 import os
 import struct
 import sys
-from typing import Any, NamedTuple
+import weakref
+from typing import NamedTuple
 
 from .errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
@@ -73,46 +75,57 @@ def _digest(data: bytes | bytearray, length: int, digest_at: int) -> bytes:
     return state.digest()
 
 
-@functools.lru_cache(maxsize=1)
-def _capsules() -> tuple[Any, Any] | None:
-    """The maker of capsules and their destructor. None where the system's handles are not given back."""
-    if _dlclose is None or sys.implementation.name != "cpython":
-        return None
-    api = ctypes.pythonapi
-    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyCapsule_GetPointer", api))
-    kind = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+class _Closing:
+    """Gives the system's handles of libraries back, each with the last reference to its capsule.
 
-    def close(capsule: int, close: Any = _dlclose, ending: Any = sys.is_finalizing) -> None:
-        if not ending():  # at the end threads may still be inside, and the system unmaps everything anyway
-            close(pointer(capsule, None))
-
-    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, kind)(("PyCapsule_New", api))
-    return new, kind(close)
-
-
-def _hold(handle: int) -> object:
-    """An object with which the system's handle of a library is given back.
-
-    A capsule, as the cyclic collector does not look into those: it finalises all of a dead cycle before it takes any of it apart, and one of those finalisers may still
-    call into the library, or bring all back to life. A capsule goes after the last of them, with the reference that the library has to it.
+    Capsules, as the cyclic collector does not look into those: it finalises all of a dead cycle before it takes any of it apart, and one of those finalisers may still
+    call into a library, or bring all back to life. A capsule goes after the last of them.
     """
-    found = _capsules()
-    return None if found is None else found[0](handle, None, found[1])
+
+    def __init__(self) -> None:
+        api = ctypes.pythonapi
+        pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyCapsule_GetPointer", api))
+        kind = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+        self.new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, kind)(("PyCapsule_New", api))
+        self.set = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetDestructor", api))
+        self.close = kind(lambda capsule, close=_dlclose: close(pointer(capsule, None)))
+        self.living: weakref.WeakSet[Library] = weakref.WeakSet()
+        self.ended = False
+        atexit.register(self.end)
+
+    def hold(self, library: Library, handle: int) -> object:
+        """What ``library`` must refer to."""
+        if self.ended:
+            return None
+        self.living.add(library)
+        return self.new(handle, None, self.close)
+
+    def end(self) -> None:
+        """While the interpreter ends nothing is unloaded: threads may still be inside, and what closes is taken apart itself."""
+        self.ended = True
+        for library in list(self.living):
+            self.set(library._hold, None)
+
+
+@functools.lru_cache(maxsize=1)
+def _closing() -> _Closing | None:
+    return _Closing() if _dlclose is not None and sys.implementation.name == "cpython" else None
 
 
 class Library:
-    """A loaded library. Addresses in it are valid while this object lives: who keeps an address keeps it too. When nothing does, the library is unloaded (those of
-    other makers never are).
+    """A loaded library. It stays for the life of the process, or, loaded with ``unload``, while this object lives: who keeps an address of such a one keeps the object
+    too.
 
     ``name`` says where it came from.
     """
 
-    __slots__ = ("_handle", "_hold", "name")
+    __slots__ = ("__weakref__", "_handle", "_hold", "name")
 
-    def __init__(self, handle: ctypes.CDLL, name: str, unload: bool = True) -> None:
+    def __init__(self, handle: ctypes.CDLL, name: str, unload: bool = False) -> None:
         self._handle = handle
-        self._hold = _hold(handle._handle) if unload else None
         self.name = name
+        closing = _closing() if unload else None
+        self._hold = closing.hold(self, handle._handle) if closing is not None else None
 
     def address(self, symbol: str) -> int:
         """The address of a function or a datum. Raises AotgradValueError when the library has no such symbol."""
@@ -135,8 +148,8 @@ class Library:
         return f"<aotgrad library {self.name}>"
 
 
-def load_bytes(so: bytes, name: str = "<memory>", *, foreign_ok: bool = False) -> Library:
-    """Load a shared library from memory; nothing is left on disk. Each call loads a new copy.
+def load_bytes(so: bytes, name: str = "<memory>", *, foreign_ok: bool = False, unload: bool = False) -> Library:
+    """Load a shared library from memory; nothing is left on disk. Each call loads a new copy. ``unload``: until nothing refers to it.
 
     ``so`` is what `aotgrad.codegen.elf.link_shared` returned. Raises AotgradValueError when it is damaged, foreign (unless ``foreign_ok``) or for
     another machine, AotgradTypeError when it is not bytes, AotgradRuntimeError when the system refuses to load it.
@@ -152,16 +165,16 @@ def load_bytes(so: bytes, name: str = "<memory>", *, foreign_ok: bool = False) -
     ours = check_library(so, name, foreign_ok=foreign_ok)
     fd = _memory_file(so)
     try:
-        return Library(_open(_through_descriptor(fd), name), name, ours)
+        return Library(_open(_through_descriptor(fd), name), name, unload and ours)
     finally:
         os.close(fd)
 
 
-def load_path(path: str | os.PathLike[str], *, foreign_ok: bool = False) -> Library:
+def load_path(path: str | os.PathLike[str], *, foreign_ok: bool = False, unload: bool = False) -> Library:
     """Load a shared library from a file, after the same checks as `load_bytes`.
 
-    A file that was replaced (renamed over) since it was last loaded is loaded anew. With ``foreign_ok`` a library of other makers is loaded too, by
-    its path, so that its search paths work. Raises FileNotFoundError and other OSErrors of reading wrapped in AotgradRuntimeError.
+    ``unload``: until nothing refers to it. A file that was replaced (renamed over) since it was last loaded is loaded anew. With ``foreign_ok`` a library of other makers
+    is loaded too, by its path, so that its search paths work; it stays. Raises FileNotFoundError and other OSErrors of reading wrapped in AotgradRuntimeError.
     """
     name = os.fspath(path)
     try:
@@ -174,7 +187,7 @@ def load_path(path: str | os.PathLike[str], *, foreign_ok: bool = False) -> Libr
         except OSError as why:
             raise AotgradRuntimeError(f"cannot read library {name}: {why.strerror}; check the path") from why
         ours = check_library(data, name, foreign_ok=foreign_ok)
-        return Library(_open(_through_descriptor(fd) if ours else os.path.abspath(name), name), name, ours)
+        return Library(_open(_through_descriptor(fd) if ours else os.path.abspath(name), name), name, unload and ours)
     finally:
         os.close(fd)
 

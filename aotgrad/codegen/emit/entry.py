@@ -211,7 +211,8 @@ def _plain_run(entry: Entry, state: ModuleState) -> str:
     need = e.put(f"icmp ne i64 {base}, 0")
     for m, t in zip(missing, entry.outputs):
         if not _is_small(t):
-            need = e.put(f"or i1 {need}, {m}")
+            room = e.put(f"icmp ne i64 {e.bytes_of(t)}, 0")  # one without elements needs none
+            need = e.put(f"or i1 {need}, {e.put(f'and i1 {m}, {room}')}")
     _leave_if(e, e.put(f"and i1 {need}, {e.put('icmp eq ptr %workspace, null')}"), 4)
     address = e.put("ptrtoint ptr %workspace to i64")
     aligned = e.put(f"inttoptr i64 {e.put(f'and i64 {e.add(address, str(ALIGN - 1))}, {-ALIGN}')} to ptr")
