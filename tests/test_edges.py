@@ -170,3 +170,41 @@ def test_c_functions_take_null_for_results_without_elements_and_no_workspace(tmp
         assert workspace(*sizes) == 0 and function(*inputs, *sizes, *outs, None) == 0
         many = [ctypes.c_int64(n + 1)] * len(args)
         assert workspace(*many) > 0 and function(*inputs, *many, *outs, None) == 4
+
+
+# ---- float16 computes -----------------------------------------------------------------------------------------------------------------
+
+HALVES: dict[str, Any] = {
+    "exp": np.exp, "sin": np.sin, "sqrt": np.sqrt, "floor": np.floor, "hypot": lambda x: np.hypot(x, x[::-1]), "fmod": lambda x: np.fmod(x, x[::-1]),
+    "%": lambda x: x % x[::-1], "//": lambda x: x // x[::-1], "pow": lambda x: x ** x[::-1], "arctan2": lambda x: np.arctan2(x, x[::-1]),
+    "logaddexp": lambda x: np.logaddexp(x, x[::-1]), "maximum": lambda x: np.maximum(x, x[::-1]), "max": np.max, "cumsum": lambda x: np.cumsum(x[:5]), "mean": np.mean,
+    "std": np.std, "sum": np.sum, "dot": lambda x: x[:9] @ x[9:18], "product": lambda x: x[:9].reshape(3, 3) @ x[9:18].reshape(3, 3), "norm": np.linalg.norm,
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_float16_computes_in_float32_by_every_road(name: str) -> None:
+    f, x = HALVES[name], np.random.default_rng(5).uniform(0.1, 4.0, 37).astype(np.float16)
+    want = np.asarray(f(x))
+    for got in (np.asarray(ag.compile(f)(x)), f(ag.from_numpy(x)).numpy()):
+        assert got.dtype == want.dtype == np.float16
+        assert np.all(np.abs(got.astype(float) - want.astype(float)) <= np.spacing(np.abs(want)).astype(float))  # NumPy rounds sums in between
+    assert np.all(np.isfinite(ag.grad(lambda x: ag.sum(f(x)))(x)))
+
+
+def test_conversions_to_float16_round_once() -> None:
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    known = np.sort(halves[np.isfinite(halves)].astype(np.float64))
+    middle = (known[1:] + known[:-1]) / 2
+    x = np.concatenate([middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf), [np.inf, -np.inf, np.nan, 65520.0, 1e300, -1e300, 5e-324, 2.0**-25]])
+    with np.errstate(over="ignore"):
+        want = x.astype(np.float16)
+    got = ag.compile(lambda x: x.astype(np.float16))(x)
+    np.testing.assert_array_equal(got, want)
+    assert np.array_equal(np.signbit(got), np.signbit(want))
+    finite = halves[np.isfinite(halves)]
+    for dtype in (np.int64, np.int32, np.int16, np.bool_, np.float64):
+        np.testing.assert_array_equal(ag.compile(lambda x, dtype=dtype: x.astype(dtype))(finite), finite.astype(dtype))
+    whole = np.arange(-70000, 70000, 7)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(ag.compile(lambda x: x.astype(np.float16))(whole), whole.astype(np.float16))

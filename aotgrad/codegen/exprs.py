@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from aotgrad_runtime.dtypes import float16
+
 from ..ir import opdef
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
@@ -49,7 +51,10 @@ def apply(kb: KernelBuilder, lanes: int, op: Op, vals: Sequence[Value]) -> Value
         return _overlay(kb, lanes, op, *vals)
     low = opdef.get(op.name).lower
     assert isinstance(low, opdef.Scalar)
-    return low.fn(kb.scalars(lanes), op, *vals)  # type: ignore[no-any-return]
+    k = kb.scalars(lanes)
+    if op.name != "cast" and any(o.type.dtype is float16 for o in op.operands):
+        return k.in_float32(lambda *wide: low.fn(k, op, *wide), vals)
+    return low.fn(k, op, *vals)  # type: ignore[no-any-return]
 
 
 def _overlay(kb: KernelBuilder, lanes: int, op: Op, inside: Value, acc: Value, *pieces: Value) -> Value:

@@ -231,11 +231,18 @@ class ScalarBuilder:
         ys, t = self._same(*xs)
         if t.kind != "f":
             raise AotgradTypeError(f"{name} of {t}: cast to a floating-point type first")
+        if t.dtype is dtypes.float16:
+            return self.in_float32(lambda *wide: self.math(name, *wide), ys)
         name = _MATH_ALIASES.get(name, name)
         if name in MATH_OPS:
             return self.kb.pure("math." + name, ys, t)
         callee = f"ag_{name}_{t.elem}_{t.lanes}"
         return self.kb.pure("func.call", ys, t, {"callee": callee}, callee)
+
+    def in_float32(self, fn: Callable[..., Value], xs: Sequence[Value]) -> Value:
+        """``fn`` of float16 numbers as NumPy and torch compute it: of float32 ones, and rounded once, at the end."""
+        out = fn(*[self.cast(x, dtypes.float16, dtypes.float32) if as_ktype(x.type).dtype is dtypes.float16 else x for x in xs])
+        return self.cast(out, dtypes.float32, dtypes.float16) if as_ktype(out.type).dtype is dtypes.float32 else out
 
     def cmp(self, predicate: str, x: Value, y: Value) -> Value:
         """``lt le gt ge eq ne`` as a bool; with NaN all are false but ``ne``."""
@@ -266,6 +273,12 @@ class ScalarBuilder:
             return x
         if target.kind == "b":
             return self._test("ne", x, self.kb.constant(0, t))
+        if dtypes.float16 in (source, target) and dtypes.float32 not in (source, target):  # by way of float32: processors have no other conversions
+            if source is dtypes.float64:
+                x = self._to_odd(x, t)
+            else:
+                x = self.cast(x, source, dtypes.float32)
+            return self.cast(x, dtypes.float32, target)
         out = register(target, t.lanes)
         if kinds == "ff":
             return self.kb.pure("arith.extf" if target.itemsize > source.itemsize else "arith.truncf", (x,), out)
@@ -278,6 +291,18 @@ class ScalarBuilder:
             # The bits stay; a signed and an unsigned type are one in MLIR, so the value needs a new home.
             return self.kb.pure("arith.ori", (x, self.kb.constant(0, t)), out)
         return self.kb.pure("arith.trunci" if width < 0 else "arith.extsi" if source.kind == "i" else "arith.extui", (x,), out)
+
+    def _to_odd(self, x: Value, t: KType) -> Value:
+        """float64 as float32, to the neighbour with an odd last bit where it is not exact: what is rounded to float16 then is as if it was rounded once."""
+        narrow, bits = register(dtypes.float32, t.lanes), register(dtypes.int32, t.lanes)
+        near = self.kb.pure("arith.truncf", (x,), narrow)
+        back = self.kb.pure("arith.extf", (near,), t)
+        zero, one = self.kb.constant(0, bits), self.kb.constant(1, bits)
+        raw = self.kb.pure("arith.bitcast", (near,), bits)
+        beyond = self._test("gt", self.abs(back), self.abs(x))
+        inexact = self.logical("or", beyond, self._test("lt", self.abs(back), self.abs(x)))
+        cut = self.sub(raw, self.select(beyond, one, zero))
+        return self.kb.pure("arith.bitcast", (self.logical("or", cut, self.select(inexact, one, zero)),), narrow)
 
     def _truncate(self, x: Value, t: KType, out: KType) -> Value:
         # Outside the range the conversion has no defined result, so such values are replaced first.

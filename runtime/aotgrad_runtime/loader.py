@@ -16,17 +16,13 @@ import os
 import struct
 import sys
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
-try:
-    from _ctypes import dlclose as _dlclose
-except ImportError:  # another Python: nothing is unloaded
-    _dlclose = None
-
 __all__ = ["NOTE_SIZE", "Library", "check_library", "empty_note", "load_bytes", "load_path", "seal"]
 
+_dlclose: Any = getattr(sys.modules.get("_ctypes"), "dlclose", None)  # None in other Pythons: nothing is unloaded
 _NAME = b"aotgrad\0"
 _TYPE = 1
 VERSION = 1
