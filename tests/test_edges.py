@@ -208,3 +208,13 @@ def test_conversions_to_float16_round_once() -> None:
     whole = np.arange(-70000, 70000, 7)
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(ag.compile(lambda x: x.astype(np.float16))(whole), whole.astype(np.float16))
+
+
+# ---- arrays beyond all memory -----------------------------------------------------------------------------------------------------------
+
+def test_arrays_that_cannot_be_counted_name_the_line(tmp_path: Any) -> None:
+    for shape in ((2**40, 2**40), (2**40, 2**40, 0), (2**61, 3)):
+        with pytest.raises(ValueError, match=r"test_edges.py:\d+"):
+            ag.compile(lambda x, shape=shape: np.sum(np.broadcast_to(x, shape[::-1]).T + 1.0))(np.ones(1))
+    with pytest.raises(AotgradError, match="argument x of far"):
+        ag.aot.build(lambda x: x + 1.0, ["x: f64[99999999999999999999, 3]"], name="far", out=tmp_path, emit=("so",))

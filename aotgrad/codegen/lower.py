@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 
 from ..ir import dims
-from ..ir.core import Func, Value
+from ..ir.core import Func, Value, walk
 from ..ir.transforms.custom import runnable
 from . import later
 from .access import Access
@@ -70,8 +71,9 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: 
     """Lowers ``func`` (primitive ops only) to kernel level. ``hooks``: each kernel of the function's own block reports its borders to ctx's hook.
     ``threads``: of the pool in ctx, so many may share a kernel.
 
-    Raises ``AotgradNotImplementedError`` for an op or layout without a kernel-level form.
+    Raises ``AotgradNotImplementedError`` for an op or layout without a kernel-level form, ``AotgradValueError`` for arrays that no machine can count.
     """
+    _countable(func)
     for t in (*func.arg_types, *func.out_types):
         if t.layout is not None and t.layout.blocks:
             raise AotgradNotImplementedError(f"blocked layout of {t} has no kernel-level form yet; relayout it first")
@@ -90,6 +92,16 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: 
     module.funcs.insert(0, k.func)
     entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total)
     return Lowered(module.funcs, entry, module)
+
+
+def _countable(func: Func) -> None:
+    """Known sizes of every array fit 64 bits, in bytes; those of arrays that are empty too, as NumPy has it."""
+    names = func.attrs.get("arg_names", ())
+    places = [(v, f"argument {names[i] if i < len(names) else i} of {func.name}") for i, v in enumerate(func.args)]
+    places += [(r, f"{op.loc}: {op.name}" if op.loc is not None else op.name) for op in walk(func.body) for r in op.results]
+    for v, place in places:
+        if math.prod(d for d in v.type.shape if isinstance(d, int) and d) * v.type.dtype.itemsize >= 1 << 63:
+            raise AotgradValueError(f"{place}: an array of shape {list(map(str, v.type.shape))} has more bytes than can be counted; make one of its sizes smaller")
 
 
 def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Value, Access], outs: Sequence[Access | None], work: Workspace,
