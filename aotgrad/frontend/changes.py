@@ -18,7 +18,7 @@ from aotgrad_runtime.tensor import Tensor, wrap
 from . import inplace, sources
 from .ledger import Ledger
 from .sources import GradOf, Item, memory_of
-from .trace import Trace, Traced
+from .trace import Trace, Traced, TracedArray
 
 __all__ = ["Changes", "finish", "resolved"]
 
@@ -36,6 +36,7 @@ class Change:
     place: Any
     out: int
     value: Any = None
+    plain: bool = False  # an array or number of NumPy's
 
 
 @record
@@ -105,7 +106,9 @@ class Changes:
             elif change.out == -2:
                 value = sources.read(None, value, leaves)
             place = change.place
-            if isinstance(place, GradOf):
+            if isinstance(place, sources.Path):
+                sources.put(place, results[change.out] if change.plain else value)
+            elif isinstance(place, GradOf):
                 sources.read(None, place.owner, leaves).grad = value
             else:
                 place.holder[place.key] = value
@@ -158,8 +161,8 @@ def _renewed(found: Ledger, v: Value) -> Value:
     return v
 
 
-def finish(trace: Trace, given: Sequence[Any], leaves: Sequence[Any]) -> Changes:
-    """Makes what a trace has changed results of the program. ``given``: the leaves as the trace had them."""
+def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]]) -> Changes:
+    """Makes what a trace has changed results of the program. ``given``: the leaves as the trace had them; ``bound``: places that were bound to computed values."""
     found: Ledger = trace.ledger
     outputs = trace.block.outputs
     changes = Changes(len(outputs))
@@ -186,6 +189,10 @@ def finish(trace: Trace, given: Sequence[Any], leaves: Sequence[Any]) -> Changes
             changes.absent.append(where)
         if slot.now is not slot.first:
             changes.sets.append(_change(trace, found, where, slot.now))
+    for where, x in bound:
+        change = _change(trace, found, where, x)
+        change.plain = isinstance(x, TracedArray)
+        changes.sets.append(change)
     changes.held = found.held
     changes.flags = [(found.place(x), on) for x, on in found.flags.values() if id(x) in found.reals and found.reals[id(x)]._requires_grad is not on]
     changes.hooked = [(found.place(x), _has_hooks(found.reals[id(x)])) for x in found.hooked.values()]

@@ -15,6 +15,7 @@ import numpy as np
 
 from aotgrad.codegen.options import Options as Codegen
 from aotgrad.ir import Func, interp
+from aotgrad.ir.hashing import structural_hash
 from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_here
@@ -26,13 +27,14 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, retraces, sources, split, structured, taped
 from .contents import Content, bytes_of, gated, survey_contents
+from .effects import Before, warn
 from .ledger import Ledger, real
 from .options import Options
 from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randomness import States
 from .signatures import identifier, leaf_names, leaf_type, specs_of
-from .sources import GradOf
+from .sources import GradOf, Item
 from .static import static_key
 from .structured import MISS
 from .subtrace import as_value, unwrap_error
@@ -139,7 +141,7 @@ class State:
         self.entries: dict[Any, structured.Entry] = {}
         self.order: deque[Any] = deque()  # keys of the variants, oldest first
         self.dropped, self.most = 0, _VARIANTS
-        self.asks = False
+        self.asks = self.warned = False
         self.disabled = _disabled()
         self.runs: tuple[Callable[[tuple[Any, ...], dict[str, Any]], Any], ...] = ()  # those of the entries
         self.fast: list[tuple[Any, Program, structured.Entry | None]] = []  # instances, their programs, and the entries they stand behind
@@ -219,9 +221,16 @@ class State:
         if forced:
             self.forced[base] = forced
             key = (base, _numbers(leaves, forced))
+        undo, variant.undo = variant.undo, None
         if variant.asks and not self.asks:  # from now on it matters which arguments require gradients
             self.asks = True
+            undo()
             return self.find(leaves, tree, static)
+        if variant.effects:  # good for this call alone
+            if not self.warned:
+                warn(self.name, variant.effects)
+            self.warned = variant.entered = True
+            return variant, False
         self._keep(key, variant)
         self.retraces.count(variant, forced, leaf_names(self.signature, tree))
         return self._instance_of(key, variant, leaves) or (variant, True)
@@ -294,7 +303,21 @@ class State:
             content.forget()
         self.dropped += 1
 
-    def trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], name: str | None = None) -> Variant:
+    def _repeats(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, static: set[int], holders: Sequence[Any]) -> bool:
+        """Whether the function gives the same program again after what it has changed in Python; leaves everything as it was before."""
+        before, traces, asked = Before(self.f, holders), self.traces, modes.state.asked
+        try:
+            again = self.trace(leaves, tree, static, probe=False)
+        except Exception:
+            return False
+        finally:
+            before.undo()
+            self.traces, modes.state.asked = traces, asked
+        same = len(again.hidden) == len(variant.hidden) and all(a is b or isinstance(place, Item) for (a, _), (b, place) in zip(again.hidden, variant.hidden))
+        return (same and structural_hash(again.func) == structural_hash(variant.func) and again.out_tree == variant.out_tree
+                and all(a is b or a is not _TRACED and b is not _TRACED and static_key(a) == static_key(b) for a, b in zip(again.out_constants, variant.out_constants)))
+
+    def trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], name: str | None = None, probe: bool = True) -> Variant:
         """Runs the function on traced values."""
         started = time.perf_counter()
         self.traces += 1
@@ -321,14 +344,23 @@ class State:
             given.append(traced)
             dynamic.append(Leaf(i, t, traced._weak))
         args, kwargs = tree_unflatten(tree, given)
-        asked, states = modes.state.asked, States(self.f, leaves)
-        out_tree, constants = self._run(trace, args, kwargs)
-        states.check(self.name)
-        changed = changes.finish(trace, given, leaves)
         holders = [x for x in given if not isinstance(x, Traced)]
+        asked, states, before = modes.state.asked, States(self.f, leaves), Before(self.f, holders)
+        try:
+            out_tree, constants = self._run(trace, args, kwargs)
+            states.check(self.name)
+            before.refuse(self.name, lambda: self.trace(leaves, tree, static))
+            bound, others = before.settle(self.name)
+        except Exception:
+            before.undo()
+            raise
+        changed = changes.finish(trace, given, bound)
         variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors, self._contents())
         variant.changes = changed
         changes.resolved(changed, variant.place)
+        variant.effects, variant.undo = others, before.undo
+        if others and probe and self._repeats(variant, leaves, tree, static, holders):
+            variant.harmless, variant.effects = others, []
         variant.fixed = list(trace.fixed)
         variant.asks = modes.state.asked != asked
         if variant.asks:

@@ -194,6 +194,7 @@ def explain(state: Any, *args: Any, **kwargs: Any) -> str:
     lines += _numbers(state, variant, leaves, tree)
     lines += [f"  re-read at every call: {type(obj).__name__} from {sources.shown(source)}" for obj, source in variant.hidden]
     lines += variant.changes.lines()
+    lines += [f"  changed while tracing only: {path}" for path in variant.harmless]
     lines += [f"  compared before every call, as its numbers were used while tracing: {type(c.array).__name__} from {c.path}" for c in variant.watch.contents]
     lines += [f"  kernel {k}" for k in (program.kernels() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("kernels", []))]
     lines.append(f"  traced and compiled in {variant.seconds:.3f} s")

@@ -12,7 +12,7 @@ from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
-__all__ = ["Argument", "GradOf", "Item", "Path", "fast", "locate", "memory_of", "plain", "read", "shown"]
+__all__ = ["Argument", "GradOf", "Item", "Path", "fast", "locate", "memory_of", "plain", "put", "read", "shown"]
 
 
 @record(frozen=True)
@@ -181,6 +181,23 @@ def read(obj: Any, source: Any, leaves: Sequence[Any] = ()) -> Any:
             at = getattr(at, name)
         return at
     return source.obj if isinstance(source, Fixed) else obj
+
+
+def put(path: Path, value: Any) -> None:
+    """Binds a place to ``value``."""
+    root = path.root
+    if not path.steps:
+        if isinstance(root, Cell):
+            root.cell.cell_contents = value
+        elif isinstance(root, Global):
+            root.namespace[root.key] = value
+        return
+    at = read(None, Path(root, path.steps[:-1]))
+    how, key = path.steps[-1]
+    if how == ".":
+        setattr(at, key, value)
+    else:
+        at[key] = value
 
 
 def fast(source: Any) -> Any:

@@ -461,6 +461,9 @@ class Traced:
         return repr(self)
 
     def __hash__(self) -> int:
+        leaf = self.__dict__.get("_leaf_index")
+        if leaf is not None and self._trace.can_fix:  # an integer as a key
+            raise NeedStatic(leaf)
         return id(self)
 
     def __repr__(self) -> str:

@@ -51,6 +51,9 @@ class Variant:
     fixed: list[tuple[Any, Any, Any]] = field(default_factory=list)  # sizes whose numbers were needed: (size, number, place)
     watch: Watch = field(default_factory=Watch)  # what the trace saw of names
     changes: Any = None  # what a call changes outside, see ``changes``
+    effects: list[Any] = field(default_factory=list)  # places that the trace has changed: it serves one call
+    harmless: list[Any] = field(default_factory=list)  # such places that do not matter for the program
+    undo: Any = None  # takes such changes back
     requires: list[Any] | None = None  # which hidden inputs require gradients, where the trace asked
     general: Variant | None = None  # the trace that this is an instance of, with sizes as numbers
     instances: int = 0  # that were made of this trace

@@ -29,7 +29,7 @@ from .sources import Path, locate, plain, read
 from .static import static_key
 from .trace import Traced
 
-__all__ = ["Watch", "find_inputs", "survey", "watch"]
+__all__ = ["Watch", "find_inputs", "print_of", "survey", "watch"]
 
 _MISSING = object()
 _DEPTH, _BREADTH, _ITEMS, _SPECS = 5, 2000, 256, 64
@@ -96,6 +96,10 @@ class _Survey:
                 self.work.append((Path(Cell(cell)), value))
         if foreign:
             return
+        for name in ("__defaults__", "__kwdefaults__"):
+            if (held := getattr(fn, name, None)) is not None:  # they are compared by identity; what they hold is looked at below
+                self.seen.add(id(held))
+                self.work.append((Path(Fixed(fn)).attribute(name), held))
         for value in [*(getattr(fn, "__defaults__", None) or ()), *(getattr(fn, "__kwdefaults__", None) or {}).values()]:
             if not isinstance(value, _PLAIN):  # what is plain stays while the function does
                 self.work.append((Path(Fixed(value)), value))
@@ -174,7 +178,7 @@ def find_inputs(objects: Sequence[Any], found: Sequence[tuple[Path, Any]], f: Ca
     return out
 
 
-def _print(value: Any) -> Any:
+def print_of(value: Any) -> Any:
     """What a trace may have used of a value: numbers themselves, types of arrays, the form of containers, identity of functions and classes."""
     if isinstance(value, (bool, int, float, complex, str, bytes, np.generic, type(None))):
         return static_key(value)
@@ -206,9 +210,15 @@ def _read(path: Path) -> Any:
         return _MISSING
 
 
+def _is_defaults(path: Path) -> bool:
+    return bool(path.steps) and path.steps[-1] in ((".", "__defaults__"), (".", "__kwdefaults__"))
+
+
 def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
     now = _read(path)
-    if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE) or _listed(now)) and _print(now) != seen:
+    if _is_defaults(path):
+        return now is obj
+    if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE) or _listed(now)) and print_of(now) != seen:
         return False
     return now is obj or not isinstance(now, (np.ndarray, Tensor))  # views of an array may be inputs
 
@@ -262,9 +272,9 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Seque
             continue  # an argument, a default or the object a method is bound to: it stays
         if id(path) in compared:
             continue
-        out.places.append((path, _print(value), value))
+        out.places.append((path, print_of(value), value))
         source = plain(path)
-        if source is None or isinstance(value, _MUTABLE) or _listed(value):
+        if source is None or isinstance(value, _MUTABLE) and not _is_defaults(path) or _listed(value):
             fast = False
         else:
             specs.append(ArgSpec("is", source=source, value=value))
