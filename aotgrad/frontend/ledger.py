@@ -20,7 +20,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from .eager import Dual, mark_view
 from .sources import Argument, GradOf, Item
-from .trace import Trace, Traced, TracedArray, TracedTensor, current, user_loc
+from .trace import Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, user_loc
 
 __all__ = ["DETACHED", "Gradient", "Ledger", "Slot", "detach", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of", "real", "set_data", "set_grad",
            "set_item", "twin"]
@@ -256,8 +256,8 @@ def get_number(holder: Any, key: Any) -> Any:
         ledger.kept.append(box)
         ledger.sources[id(box)] = Item(holder, key)
         root = ledger.trace
-        found = TracedTensor._of(root, root.capture(box, box))
-        found._weak = True
+        found = TracedNumber._of(root, root.capture(box, box))  # of double precision, and it does not decide dtypes
+        found._weak, found._exactly = True, lambda: guarded(holder, key)
         ledger.numbers[id(holder), key] = found
     return found
 

@@ -47,7 +47,7 @@ class _Indexed(Module):
 
     def __getitem__(self, index: Any) -> Any:
         found = list(self._modules.values())
-        return type(self)._of(found[index]) if isinstance(index, slice) else found[self._place(index)]
+        return self._part(index) if isinstance(index, slice) else found[self._place(index)]
 
     def __setitem__(self, index: Any, module: Any) -> None:
         self._modules[list(self._modules)[self._place(index)]] = module
@@ -57,9 +57,8 @@ class _Indexed(Module):
         del found[index if isinstance(index, slice) else self._place(index)]
         self._renumber(found)
 
-    @classmethod
-    def _of(cls, modules: list[Any]) -> Any:
-        raise NotImplementedError
+    def _part(self, index: slice) -> Any:
+        return type(self)(dict(list(self._modules.items())[index]) if isinstance(self, Sequential) else list(self._modules.values())[index])  # type: ignore[call-arg]
 
     def append(self, module: Any) -> Any:
         """Adds a module at the end."""
@@ -103,10 +102,6 @@ class Sequential(_Indexed):
         for name, module in named.items():
             self.add_module(name, module)
 
-    @classmethod
-    def _of(cls, modules: list[Any]) -> Any:
-        return cls(*modules)
-
     def forward(self, input: Any) -> Any:
         """The last module of the one before ... of the first of ``input``."""
         for module in self._modules.values():
@@ -120,10 +115,6 @@ class ModuleList(_Indexed):
     def __init__(self, modules: Iterable[Any] | None = None) -> None:
         super().__init__()
         self.extend(modules or ())
-
-    @classmethod
-    def _of(cls, modules: list[Any]) -> Any:
-        return cls(modules)
 
 
 class ModuleDict(Module):

@@ -1,0 +1,452 @@
+"""Compiled functions that write: tensors in variables, gradients, attributes, and what Python code changes. Each against the same lines run eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotgrad as ag
+
+CAP = np.arange(3.0)
+COUNT = 0
+LOG: list[int] = []
+
+
+class Box:
+    w: Any
+    n: Any
+    v: Any
+    items: list[int]
+
+
+def t(*values: float, **options: Any) -> Any:
+    return ag.tensor(list(values), **options)
+
+
+def same(a: Any, b: Any) -> None:
+    assert (a is None) == (b is None)
+    if a is not None:
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=2e-6, atol=1e-7)
+        assert a.requires_grad == b.requires_grad
+
+
+def both(make: Callable[[], tuple[Any, list[Any], list[Any]]], steps: int = 3) -> None:
+    """``make()`` gives a function, tensors it uses, and its arguments: all of them must be equal after some calls, eager and compiled."""
+    got = []
+    for compiled in (False, True):
+        f, tensors, args = make()
+        g = ag.compile(f) if compiled else f
+        outs = [g(*args) for _ in range(steps)]
+        got.append(([x for out in outs for x in (out if isinstance(out, tuple) else (out,))], [*tensors, *args]))
+    (eager, held), (compiled_outs, compiled_held) = got
+    for a, b in zip(eager, compiled_outs):
+        same(a, b)
+    for a, b in zip(held, compiled_held):
+        same(a, b)
+        same(a.grad, b.grad)
+        assert bool(a._version) == bool(b._version)
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------------------------------
+
+def test_writes_through_views() -> None:
+    def make() -> Any:
+        w = ag.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+        def f(x: Any) -> Any:
+            w.T[0].add_(x)
+            w[1] = w[0] * 2
+            v = w.view(-1)
+            v[2:] *= 2
+            d = w.detach()
+            d[0, 0] = 7.0
+            w.data[0, 1] -= 1
+            w.data = w.data * 0.5
+            return w.sum()
+
+        return f, [w], [t(1.0, 2.0)]
+
+    both(make)
+
+
+def test_writes_by_name_and_attribute() -> None:
+    def make() -> Any:
+        w, b = t(1.0, 2.0), Box()
+        b.w, b.n = t(3.0, 4.0), ag.tensor(0.0)
+
+        def f(x: Any) -> Any:
+            b.w -= x
+            b.w.copy_(b.w * 2)
+            b.n += 1
+            b.n.mul_(1.5)
+            w.zero_()
+            w.fill_(3.0)
+            w[0] = x[0]
+            return b.w.sum() * w.sum()
+
+        return f, [w, b.w, b.n], [t(1.0, 2.0)]
+
+    both(make)
+
+
+def test_memory_is_shared_with_numpy_and_the_tape_keeps_old_numbers() -> None:
+    data = np.array([1.0, 2.0])
+    w = ag.from_numpy(data)
+    f = ag.compile(lambda x: w.mul_(x).sum())
+    a = t(1.0, 1.0, dtype=ag.float64, requires_grad=True)
+    y = (a * w).sum()
+    f(t(3.0, 4.0, dtype=ag.float64))
+    y.backward()
+    assert data.tolist() == [3.0, 8.0] and a.grad.tolist() == [1.0, 2.0]
+
+
+def test_a_failing_call_changes_nothing() -> None:
+    w = t(1.0, 2.0)
+
+    def f(i: Any) -> Any:
+        w.add_(1.0)
+        return w[i]
+
+    g = ag.compile(f)
+    assert g(ag.tensor([1])).tolist() == [3.0]
+    with pytest.raises(IndexError):
+        g(ag.tensor([5]))
+    assert w.tolist() == [2.0, 3.0]
+
+
+def test_a_name_bound_to_another_tensor_is_written_there() -> None:
+    b = Box()
+    b.w = first = t(0.0)
+
+    def f(x: Any) -> Any:
+        b.w.add_(x)
+        return b.w * 1.0
+
+    g = ag.compile(f)
+    g(t(1.0))
+    b.w = t(10.0)
+    assert g(t(1.0)).tolist() == [11.0] and first.tolist() == [1.0] and g.cache_info().traces == 1
+
+
+@pytest.mark.parametrize("case", ["one tensor twice", "a view", "a captured view"])
+def test_aliased_memory(case: str) -> None:
+    def make() -> Any:
+        z = t(1.0, 2.0, 3.0)
+        v = z[1:]
+
+        def f(a: Any, b: Any) -> Any:
+            a.add_(1)
+            b.mul_(2)
+            return a.sum() * b
+
+        def g(b: Any) -> Any:
+            v.add_(1)
+            b.mul_(2)
+            z.mul_(b.sum())
+            return z.sum() * b
+
+        return (g, [z, v], [t(1.0, 1.0)]) if case == "a captured view" else (f, [], [z, z if case == "one tensor twice" else z[1:]])
+
+    both(make)
+
+
+# ---- gradients --------------------------------------------------------------------------------------------------------------------------
+
+def test_gradients_accumulate() -> None:
+    def make() -> Any:
+        w, x = t(1.0, 2.0, requires_grad=True), t(3.0, 4.0, requires_grad=True)
+
+        def f(x: Any) -> Any:
+            loss = (w * x).sum() ** 2
+            loss.backward(retain_graph=True)
+            loss.backward()
+            return w.grad * 1, x.grad * 1
+
+        return f, [w], [x]
+
+    both(make)
+
+
+def test_gradients_set_to_none_and_to_zero() -> None:
+    def make() -> Any:
+        w = t(1.0, 2.0, requires_grad=True)
+
+        def f(x: Any) -> Any:
+            w.grad = None
+            (w * x).exp().sum().backward()
+            g = w.grad.clone()
+            w.grad.zero_()
+            (w * w * x).sum().backward()
+            with ag.no_grad():
+                w.sub_(w.grad * 0.1)
+            return g
+
+        return f, [w], [t(0.3, 0.4)]
+
+    both(make)
+
+
+def test_gradients_of_gradients() -> None:
+    def make() -> Any:
+        w = t(1.0, 2.0, requires_grad=True)
+
+        def f(x: Any) -> Any:
+            (g,) = ag.autograd.grad((w ** 3 * x).sum(), w, create_graph=True)
+            (g ** 2).sum().backward()
+            return g.detach()
+
+        return f, [w], [t(0.3, 0.4)]
+
+    both(make)
+
+
+def test_gradients_of_intermediates_and_new_leaves() -> None:
+    def make() -> Any:
+        w = t(1.0, 2.0, requires_grad=True)
+
+        def f(x: Any) -> Any:
+            y = w * x
+            z = y.exp()
+            a, b = ag.autograd.grad((z * y).sum(), [y, z], retain_graph=True)
+            c = ag.autograd.grad((z * y).sum(), [w, y, z])
+            u = x.detach().requires_grad_()
+            (u * u).sum().backward()
+            return a, b, *c, u.grad
+
+        return f, [w], [t(0.3, 0.4)]
+
+    both(make)
+
+
+def test_unused_inputs() -> None:
+    w, v = t(1.0, 2.0, requires_grad=True), t(1.0, requires_grad=True)
+    f = ag.compile(lambda x, **k: ag.autograd.grad((w * x).sum(), [w, v], **k), static=("allow_unused", "materialize_grads"))
+    assert f(t(1.0, 1.0), allow_unused=True)[1] is None
+    assert f(t(1.0, 1.0), materialize_grads=True)[1].tolist() == [0.0]
+    with pytest.raises(RuntimeError, match="not have been used"):
+        f(t(1.0, 1.0))
+
+
+def test_several_steps_in_one_call() -> None:
+    def make() -> Any:
+        w = t(1.0, 2.0, requires_grad=True)
+
+        def f(x: Any) -> Any:
+            for _ in range(3):
+                w.grad = None
+                loss = ((w * x - 1) ** 2).sum()
+                loss.backward()
+                with ag.no_grad():
+                    w.sub_(0.1 * w.grad)
+            return loss
+
+        return f, [w], [t(0.3, 0.4)]
+
+    both(make)
+
+
+def test_hooks_of_leaves_and_intermediates() -> None:
+    seen: list[Any] = []
+
+    def make() -> Any:
+        w = t(1.0, 2.0, requires_grad=True)
+        w.register_hook(lambda g: (seen.append(g.tolist()), g * 2)[1])
+
+        def f(x: Any) -> Any:
+            y = w * x
+            y.register_hook(lambda g: g + 1)
+            (y * y).sum().backward()
+            return w.grad * 1
+
+        return f, [w], [t(0.3, 0.4)]
+
+    both(make)
+    assert len(seen) == 6 and seen[:3] == seen[3:]
+
+
+def test_a_hook_that_is_registered_later_is_called() -> None:
+    w = t(1.0, 2.0, requires_grad=True)
+
+    def f(x: Any) -> Any:
+        w.grad = None
+        (w * x).sum().backward()
+        return w.grad * 1
+
+    g = ag.compile(f)
+    assert g(t(1.0, 1.0)).tolist() == [1.0, 1.0]
+    w.register_hook(lambda ct: ct * 5)
+    assert g(t(1.0, 1.0)).tolist() == [5.0, 5.0]
+
+
+def test_requires_grad_reaches_the_real_tensor() -> None:
+    def make() -> Any:
+        def f(x: Any) -> Any:
+            x.requires_grad_(True)
+            (x * x).sum().backward()
+            return x * 2
+
+        return f, [], [t(0.3, 0.4)]
+
+    both(make)
+
+
+def test_a_loop_is_run_once() -> None:
+    def make() -> Any:
+        w = t(0.5, 0.6, requires_grad=True)
+
+        def f(x: Any) -> Any:
+            c, _ = ag.scan(lambda c, i: (c * w + x, c), x, ag.arange(5))
+            loss = c.sum()
+            loss.backward()
+            return loss
+
+        return f, [w], [t(0.3, 0.4)]
+
+    both(make)
+    f, _, args = make()
+    assert str(ag.compile(f).trace(*args)).count('"ag.scan"') == 2  # forward, and backward
+
+
+def test_the_outer_tape_goes_on() -> None:
+    def make() -> Any:
+        w, m = t(1.0, 2.0, requires_grad=True), t(0.0, 0.0)
+
+        def f(x: Any) -> Any:
+            y = w * x
+            with ag.no_grad():
+                m.mul_(0.9)
+                m.add_(0.1 * y)
+            return y
+
+        return f, [w, m], [t(0.3, 0.4)]
+
+    both(make)
+    f, (w, _), (x,) = make()
+    ag.compile(f)(x).sum().backward()
+    np.testing.assert_allclose(w.grad.numpy(), x.numpy())
+
+
+def test_errors_of_backward() -> None:
+    w, x = t(1.0, 2.0, requires_grad=True), t(1.0, 2.0)
+
+    def twice(x: Any) -> Any:
+        loss = (w * w * x).sum()
+        loss.backward()
+        loss.backward()
+        return loss
+
+    def in_place(x: Any) -> Any:
+        w.add_(x)
+        return w
+
+    def used_up(x: Any) -> Any:
+        loss = (w * w * x).sum()
+        loss.backward()
+        return loss
+
+    for f, what in ((twice, "second time"), (in_place, "leaf"), (lambda x: x.sum().backward(), "does not require grad"), (lambda x: (w * x).backward(), "scalar")):
+        with pytest.raises(RuntimeError, match=what):
+            ag.compile(f)(x)
+    assert w.tolist() == [1.0, 2.0] and w.grad is None
+    with pytest.raises(RuntimeError, match="second time"):
+        ag.compile(used_up)(x).backward()
+    outside = (w * 2).sum()
+    with pytest.raises(TypeError, match="outside"):
+        ag.compile(lambda x: outside.backward())(x)
+
+
+# ---- Python -----------------------------------------------------------------------------------------------------------------------------
+
+def test_a_numpy_array_that_is_written_is_refused_with_the_line() -> None:
+    def f(x: Any) -> Any:
+        CAP[1] += 1
+        return x * CAP
+
+    g = ag.compile(f)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"CAP\[1\] \+= 1(.|\n)*array CAP"):
+            g(np.ones(3))
+    assert CAP.tolist() == [0, 1, 2]
+
+
+def test_a_counter_that_matters_is_counted_at_every_call() -> None:
+    b = Box()
+    b.n, b.items = 0, []
+
+    def f(x: Any) -> Any:
+        global COUNT
+        b.n += 1
+        COUNT += 1
+        b.items.append(1)
+        LOG.append(b.n)
+        return x * b.n
+
+    g = ag.compile(f)
+    with pytest.warns(ag.AotgradWarning, match="traced again at every call"):
+        assert g(2.0) == 2.0
+    assert g(2.0) == 4.0 and g(2.0) == 6.0 and b.n == 3 == COUNT and b.items == [1] * 3 and LOG == [1, 2, 3]
+
+
+def test_a_counter_that_does_not_matter_is_listed() -> None:
+    b = Box()
+    b.n = 0
+
+    def f(x: Any, k: int) -> Any:
+        b.n += 1
+        return x * len(range(k))
+
+    g = ag.compile(f)
+    assert g(2.0, 3) == 6.0 and g(2.0, 3) == 6.0 and b.n == 1
+    assert "changed while tracing only: " in g.explain(2.0, 3) and g.cache_info().variants == 1
+    assert g(2.0, 4) == 8.0 and b.n == 2
+
+
+def test_attributes_bound_to_computed_values() -> None:
+    class Rnn(ag.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = ag.zeros(2)
+            self.w = ag.nn.Parameter(ag.ones(2) * 0.5)
+
+        def forward(self, x: Any) -> Any:
+            with ag.no_grad():
+                self.h = (self.h * self.w + x).tanh()
+            self.last = self.h * 2
+            return self.h.sum()
+
+    a, b, x = Rnn(), Rnn(), t(0.1, 0.2)
+    f = ag.compile(b)
+    for _ in range(4):
+        same(a(x), f(x))
+        same(a.h, b.h)
+        same(a.last, b.last)
+    assert f.cache_info().traces <= 2
+    box = Box()
+    box.v = np.zeros(2)
+
+    def g(x: Any) -> Any:
+        box.v = box.v + x
+        return box.v * 2
+
+    h = ag.compile(g)
+    for k in range(3):
+        assert h(np.ones(2)).tolist() == [2.0 * (k + 1)] * 2
+        assert type(box.v) is np.ndarray and box.v.tolist() == [k + 1.0] * 2
+
+
+def test_integers_as_keys_and_defaults_bound_anew() -> None:
+    f = ag.compile(lambda x, n: x * {2: 10.0}.get(n, 0.0))
+    assert f(1.0, 2) == 10.0 and f(1.0, 3) == 0.0 and f(2.0, 2) == 20.0
+
+    def g(x: Any, k: float = 2.0, *, m: float = 3.0) -> Any:
+        return x * k * m
+
+    h = ag.compile(g)
+    assert h(1.0) == 6.0 and h(1.0) == 6.0
+    g.__defaults__ = (5.0,)
+    assert h(1.0) == 15.0 and h(1.0) == 15.0
+    g.__kwdefaults__ = {"m": 1.0}
+    assert h(1.0) == 5.0 and h(1.0) == 5.0
