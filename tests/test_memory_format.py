@@ -192,10 +192,19 @@ def test_a_checker_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     h = ag.nn.functional.relu(h * scale + 0.5)
     h = ag.nn.functional.pad(h, (1, 1, 1, 1))
     h = ag.cat([h, h.sigmoid()], 1).clamp(0, 1) + ag.tanh(ag.cat([h, h], 1))
-    h = ag.where(h > 0.5, h, h * 0.1).softmax(1)
+    h = ag.where(h > 0.5, h, h * 0.1)
+    kernel, channel = ag.tensor(np.random.default_rng(2).normal(size=(6, 6, 3, 3))), ag.ones(6, dtype=ag.float64)
+    h = ag.nn.functional.conv2d(h, kernel, channel, padding=1)
+    h = ag.nn.functional.batch_norm(h, None, None, channel, channel, training=True)
+    h = ag.nn.functional.max_pool2d(h, 2, 1) + ag.nn.functional.avg_pool2d(h, 2, 1) + ag.nn.functional.adaptive_avg_pool2d(h, 1)
+    h = ag.nn.functional.batch_norm(ag.nn.functional.conv2d(h, kernel, groups=1), channel, channel)
+    h = ag.nn.functional.gelu(h) + ag.nn.functional.leaky_relu(h) + ag.nn.functional.dropout(h, 0.5)
     h = h[:, :3].detach().clone().requires_grad_() * ag.exp(h[:, 3:])
     h.sum().backward()
-    assert {"relu", "sigmoid", "tanh", "where", "cat", "softmax", "pad", "clamp", "sqrt"} <= seen
+    assert {"relu", "sigmoid", "tanh", "where", "cat", "pad", "clamp", "sqrt", "conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "batch_norm",
+            "gelu", "dropout"} <= seen
+    with pytest.raises(_LostFormat, match="softmax"):  # in torch too
+        x.softmax(1)
     with pytest.raises(_LostFormat):
         x.clone(memory_format=ag.contiguous_format)
 

@@ -19,7 +19,7 @@ from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import eager, quick
+from . import eager, quick, strides
 from .front import FrontBuilder, Operand, Public, emit_public, number_operand, publics
 from .ledger import twin
 from .node_names import node_name
@@ -375,7 +375,10 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     func = substitute_func(Func(public.op.name, trace.block), trace.replaced())
     structure = None if not isinstance(results, tuple) else type(results)
     runner = functools.partial(_diagonal, {k: v for k, v in arguments.items() if k != "input"}) if public.op.name == "diagonal" else None
-    return Program(func, node_name(public, arguments, operands), runner, view_of(public, results, arguments, flavour.torch)), structure, dtypes
+    if public.op.name == "spread":
+        runner = functools.partial(strides.expanded, func.out_types[0].shape)
+    name, view = node_name(public, arguments, operands), view_of(public, results, arguments, flavour.torch)
+    return strides.made(public, func, name, runner, view, arguments) if flavour.torch else Program(func, name, runner, view), structure, dtypes
 
 
 def _diagonal(arguments: dict[str, Any], x: Any) -> list[Any]:

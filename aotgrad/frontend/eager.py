@@ -286,8 +286,12 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
 
 
 def _owner(data: Any) -> Any:
-    while data.base is not None and isinstance(data.base, np.ndarray):
-        data = data.base
+    while (base := data.base) is not None:
+        if not isinstance(base, np.ndarray):
+            base = getattr(base, "base", None)  # what holds the memory of an array with strides of its own
+            if not isinstance(base, np.ndarray):
+                break
+        data = base
     return data
 
 

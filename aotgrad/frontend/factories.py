@@ -51,6 +51,8 @@ def _whole(d: Any, name: str) -> int:
 
 
 def _finish(data: Any, requires_grad: bool, memory_format: Any = None) -> Any:
+    if 0 in data.shape and not any(data.strides):  # NumPy gives what is empty no strides
+        data = mf.empty(data.shape, data.dtype, mf.format_strides(data.shape))
     out = runtime.wrap(data)
     if memory_format is not None:
         out._data = mf.copy_to_strides(out._data, mf.format_strides(out._data.shape, mf.check(memory_format)))

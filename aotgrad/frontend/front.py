@@ -114,10 +114,15 @@ class Operand:
         return self.at(b, self.kind.dtype)
 
 
-def _common(op: opdef.OpDef, b: FrontBuilder, operands: Sequence[Operand]) -> list[Value]:
+def _mode(op: opdef.OpDef, arguments: dict[str, Any]) -> str:
+    """How a call promotes its operands."""
+    mode = op.front.promote if op.front else "none"
+    return mode if isinstance(mode, str) else mode(arguments)
+
+
+def _common(op: opdef.OpDef, mode: str, b: FrontBuilder, operands: Sequence[Operand]) -> list[Value]:
     if not operands:
         raise AotgradValueError(f"{op.name}: at least one array is needed, the list is empty")
-    mode = op.front.promote if op.front else "none"
     kinds = [o.kind for o in operands]
     if b.trace.hidden and any(k.dtype is dtypes.bfloat16 for k in kinds) and not op.name.startswith(("convert", "to_")):  # kernels would compute with its bits
         raise AotgradNotImplementedError("bfloat16 can be stored and converted, but not computed with yet in compiled functions; convert to float32 first (x.float())")
@@ -285,11 +290,12 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
             places.append((name, None))
             operands.append(given)
     try:
-        if b.torch and _beyond_half(op, operands):
+        mode = _mode(op, arguments)
+        if b.torch and _beyond_half(mode, operands):
             wide = [Operand(Kind(dtypes.float32, False, o.kind.rank), o.plain(b)) if o.kind.dtype is dtypes.float16 else o for o in operands]
-            out = _emitted(public, b, arguments, places, _common(op, b, wide))
+            out = _emitted(public, b, arguments, places, _common(op, mode, b, wide))
             return b.to_dtype(out, dtypes.float16) if isinstance(out, Value) and out.type.dtype is dtypes.float32 else out
-        return _emitted(public, b, arguments, places, _common(op, b, operands))
+        return _emitted(public, b, arguments, places, _common(op, mode, b, operands))
     except AotgradError as error:
         if isinstance(error, SizesDiffer):
             better = _located(_fitting(_with_shapes(error, b, operands), b.torch), b.loc or user_loc(), public.name)
@@ -300,9 +306,9 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
         raise better from None  # the chain is searched for its innermost error: that must be the one with the line
 
 
-def _beyond_half(op: opdef.OpDef, operands: Sequence[Operand]) -> bool:
+def _beyond_half(mode: str, operands: Sequence[Operand]) -> bool:
     """Whether a number meets float16 tensors that their dtype cannot hold: such an op computes in float32, as torch's do."""
-    if op.front is None or op.front.promote not in ("arith", "number", "float") or not any(o.kind.dtype is dtypes.float16 for o in operands):
+    if mode not in ("arith", "number", "float") or not any(o.kind.dtype is dtypes.float16 for o in operands):
         return False
     if promote([o.kind for o in operands], True) is not dtypes.float16:
         return False

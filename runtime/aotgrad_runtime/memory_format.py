@@ -171,22 +171,25 @@ def preserved_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
     return _dense_strides(shape, _order(shape, [strides]))
 
 
-def pointwise_strides(shape: Sequence[int], operands: Sequence[Strides]) -> Strides:
-    """Strides of the result of an elementwise op on operands broadcast to ``shape`` (with zero strides where they are repeated): PyTorch's choice.
+def pointwise_strides(shape: Sequence[int], operands: Sequence[Strides], same: bool | None = None) -> Strides:
+    """Strides of the result of an elementwise op on operands broadcast to ``shape`` (with zero strides where they are repeated): PyTorch's choice. ``same``: whether
+    all have that shape themselves; None: what the strides say.
 
     All row-major, or all channels last: so is the result. All dense with the same strides: these. Else the dims lie in the order of the first operand that tells.
 
     >>> pointwise_strides((2, 3, 4, 5), [(60, 1, 15, 3), (60, 20, 5, 1)])
     (60, 1, 15, 3)
     """
-    repeated = 0 in shape and not all(any(s) for s in operands)  # a number: it has no layout
-    for fmt in () if repeated else (contiguous_format, channels_last):
+    if same is None:
+        same = 0 not in shape or all(any(s) for s in operands)  # a number has no layout
+    for fmt in (contiguous_format, channels_last) if same else ():
         if all(is_contiguous(shape, s, fmt) for s in operands):
             return format_strides(shape, fmt)
     first = operands[0]
-    if all(s == first for s in operands) and is_non_overlapping_and_dense(shape, first):
+    if same and all(s == first for s in operands) and is_non_overlapping_and_dense(shape, first):
         return first
-    return _dense_strides(shape, _order(shape, operands))
+    order = _order(shape, operands)
+    return _dense_strides(shape, order, 1 if order == list(range(len(shape) - 1, -1, -1)) else 0)
 
 
 def empty(shape: Sequence[int], dtype: Any, strides: Strides | None = None) -> np.ndarray[Any, Any]:

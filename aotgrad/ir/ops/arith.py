@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime import dtypes
-from aotgrad_runtime.arrays import converted, defaults
-from aotgrad_runtime.dtypes import bool_, float64
+from aotgrad_runtime.arrays import converted
+from aotgrad_runtime.dtypes import bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from ..opdef import REQUIRED, Bilinear, Domain, Front, Linear, OpDef, Partials, Sample, Scalar, Zero, register
@@ -63,8 +63,6 @@ def _div_canon(b: Any, x: Any, y: Any, rounding_mode: Any = None) -> Any:
         return b.trunc(b.div(x, y)) if x.type.dtype.kind in "fc" else b.floor_divide(b.sub(x, b.fmod(x, y)), y)
     if rounding_mode is not None:
         raise AotgradValueError(f"div: rounding_mode={rounding_mode!r} must be None, 'trunc' or 'floor'")
-    if x.type.dtype.kind not in "fc":
-        x, y = (b.to_dtype(v, defaults.dtype if b.torch else float64) for v in (x, y))
     return b.div(x, y)
 
 
@@ -72,7 +70,8 @@ register(OpDef(
     "div", "x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'.", ("x", "y"), elementwise_rule("fc"), np.divide,
     Partials((lambda b, ins, out: _reciprocal_of(b, ins[1]), lambda b, ins, out: b.neg(b.div(out, ins[1])))),
     Scalar(lambda k, op, x, y: k.div(x, y)), samples=float_samples(0.5, 2.0, 2), layouts="elementwise", exact=True,
-    front=Front("div(input, other, *, rounding_mode=None)", _div_canon, np=("divide", "true_divide"), np_signature="divide(input, other)",
+    front=Front("div(input, other, *, rounding_mode=None)", _div_canon, lambda arguments: "arith" if arguments.get("rounding_mode") else "float",
+    np=("divide", "true_divide"), np_signature="divide(input, other)",
     operator=("__truediv__", "__rtruediv__"), inplace=True,
     aliases=("divide", "true_divide"))))
 register(OpDef(

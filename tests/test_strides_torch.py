@@ -1,0 +1,109 @@
+"""Strides of results are torch's, over shapes with sizes of 0 and 1, in every order of dims: the grid that found where they were not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import aotgrad as ag
+
+torch = pytest.importorskip("torch")
+
+SHAPES = [
+    (0,), (1,), (3,), (0, 3), (3, 0), (1, 3), (3, 1), (1, 1), (3, 4), (2, 0, 3), (0, 2, 3), (2, 3, 0), (1, 2, 1), (1, 1, 1), (2, 3, 4), (2, 3, 4, 5), (1, 3, 4, 5),
+    (2, 1, 4, 5), (2, 3, 1, 1), (1, 1, 1, 1), (0, 3, 4, 5), (2, 0, 4, 5), (2, 3, 0, 5), (2, 3, 4, 0), (2, 3, 4, 1), (2, 3, 1, 5)]
+LINES = [
+    'x + x',
+    'x + 1',
+    'm.exp(x)',
+    'x.transpose(0, -1)',
+    'x.transpose(0, -1) + 1',
+    'x.clone()',
+    'x.transpose(0, -1).clone()',
+    'x.transpose(0, -1).contiguous()',
+    'm.zeros_like(x.transpose(0, -1))',
+    'x.sum(0)',
+    'x.sum(-1, keepdim=True)',
+    'x.unsqueeze(0)',
+    'x.unsqueeze(-1)',
+    'x.squeeze()',
+    'x.flatten()',
+    'm.cat([x, x], 0)',
+    'm.stack([x, x], -1)',
+    'x[..., ::2]',
+    'x[0:1]',
+    'x[None]',
+    'x.expand(2, *x.shape)',
+    'm.where(x > 0, x, x.transpose(0, -1).transpose(0, -1))',
+    'x.transpose(0, -1) * x.transpose(0, -1)',
+    'x.reshape(-1) if x.numel() else x',
+    'm.flip(x, [0])',
+    'm.roll(x, 1, 0)',
+    'm.softmax(x.transpose(0, -1), 0)',
+    'm.cumsum(x.transpose(0, -1), 0)',
+    '-x.transpose(0, -1)',
+    'm.relu(x.transpose(0, -1))',
+    'x.transpose(0, -1) > 0',
+    'x.mean(-1)',
+    'm.tril(x) if x.ndim > 1 else x',
+    'x.chunk(2, -1)[0]',
+    'x.amax(0) if x.shape[0] else x',
+    'm.diagonal(x, 0, 0, 1) if x.ndim > 1 else x',
+    'x.to(memory_format=m.channels_last) if x.ndim == 4 else x',
+    'x.contiguous(memory_format=m.channels_last) if x.ndim == 4 else x',
+    '(x.contiguous(memory_format=m.channels_last) if x.ndim == 4 else x) + 1',
+    'm.relu(x.to(memory_format=m.channels_last) if x.ndim == 4 else x) * 2',
+    '(x.contiguous(memory_format=m.channels_last) if x.ndim == 4 else x).sum(0, keepdim=True)',
+    '(x.contiguous(memory_format=m.channels_last) if x.ndim == 4 else x) + m.ones(x.shape[-1])',
+    '(x.contiguous(memory_format=m.channels_last) if x.ndim == 4 else x).clone()',
+    'm.cat([x.contiguous(memory_format=m.channels_last) if x.ndim == 4 else x] * 2, 1) if x.ndim > 1 else x',
+    'm.matmul(x, x.transpose(-1, -2)) if x.ndim > 1 else x',
+    'x[[0]] if x.shape[0] else x',
+    'x[x > 0]',
+    'm.nn.functional.pad(x, (1, 1))',
+    'x.permute(*reversed(range(x.ndim))).exp()',
+    'm.empty_like(x.permute(*reversed(range(x.ndim))))',
+    'x.transpose(0, -1) + m.ones(1)',
+    'x.transpose(0, -1) + x.transpose(0, -1)[:1]',
+]
+MOVED = ["x + 1", "x * x", "m.exp(x)", "x > 0", "m.relu(x) * 2", "x + m.ones(1)", "x + m.ones(x.shape[-1])", "x + x[:1]", "m.softmax(x, 0)", "x.contiguous()",
+         "x.clone()", "m.zeros_like(x)", "m.where(x > 0, x, 2.0)", "x[..., ::2]", "x.unsqueeze(1)", "x[:, None]", "x.expand(2, *x.shape)", "x.clamp(0, 1)",
+         "x ** 2", "1 / x", "x.sum(0)"]
+
+
+def _seen(m, line, shape, order=None):
+    x = m.ones(shape)
+    x = x if order is None else x.permute(*order)
+    try:
+        out = eval(line, {"m": m, "x": x})
+    except Exception:
+        return "error"
+    return tuple(out.shape), tuple(out.stride()), bool(out.is_contiguous())
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_grid(line):
+    wrong = [(s, theirs, ours) for s in SHAPES if (theirs := _seen(torch, line, s)) != (ours := _seen(ag, line, s))]
+    assert not wrong
+
+
+@pytest.mark.parametrize("line", MOVED)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_order_of_dims(line):
+    wrong = []
+    for shape in [s for s in SHAPES if len(s) in (2, 3)] + [(2, 3, 1, 1), (2, 1, 4, 5), (2, 3, 0, 5), (2, 3, 4, 5)]:
+        for order in itertools.permutations(range(len(shape))):
+            theirs, ours = _seen(torch, line, shape, order), _seen(ag, line, shape, order)
+            if theirs != ours:
+                wrong.append((shape, order, theirs, ours))
+    assert not wrong
+
+
+def test_a_program_that_became_a_kernel_keeps_them():
+    found = []
+    for m in (torch, ag):
+        x = m.ones(2, 1, 3).permute(2, 1, 0)
+        found.append({(x + 1).stride() + (x.exp() * x).stride() + m.relu(x).stride() for _ in range(400 if m is ag else 1)})
+    assert found[0] == found[1]
