@@ -31,6 +31,7 @@ from ._activations import (
     tanhshrink,
     threshold,
 )
+from ._attention import scaled_dot_product_attention
 from ._losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -63,7 +64,7 @@ __all__ = [
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "cosine_similarity", "cross_entropy", "dropout", "dropout1d", "dropout2d",
     "dropout3d", "elu", "embedding", "gelu", "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "instance_norm", "kl_div",
     "l1_loss", "layer_norm", "leaky_relu", "linear", "logsigmoid", "mish", "mse_loss", "nll_loss", "normalize", "one_hot", "pairwise_distance", "prelu", "relu",
-    "relu6", "rms_norm", "selu", "silu", "smooth_l1_loss", "softmin", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
+    "relu6", "rms_norm", "scaled_dot_product_attention", "selu", "silu", "smooth_l1_loss", "softmin", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
 ]
 
 _REGISTERED = {name: _FUNCTIONS[name] for name, public in _TORCH.items() if public.op.front is not None and public.op.front.functional and name not in __all__}
