@@ -378,7 +378,22 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     if public.op.name == "spread":
         runner = functools.partial(strides.expanded, func.out_types[0].shape)
     name, view = node_name(public, arguments, operands), view_of(public, results, arguments, flavour.torch)
-    return strides.made(public, func, name, runner, view, arguments) if flavour.torch else Program(func, name, runner, view), structure, dtypes
+    if not flavour.torch:
+        return Program(func, name, runner, view), structure, dtypes
+    program = strides.made(public, func, name, runner, view, arguments)
+    program.call = _call_of(public, arguments, operands, dtypes)
+    return program, structure, dtypes
+
+
+def _call_of(public: Public, arguments: dict[str, Any], operands: list[Any], dtypes: list[Any]) -> Any:
+    """The parameters that are arguments of the program, in order, and the values of the others: by these names nodes show what they saved."""
+    if any(isinstance(arguments.get(t), list) for t in public.tensors):
+        return None
+    present = [t for t in public.tensors if arguments.get(t) is not None]
+    plain = {t: x for t, x, d in zip(present, operands, dtypes) if d is _SKIP}
+    others = {k: v for k, v in {**public.layout.defaults, **arguments}.items() if k not in public.tensors}
+    numbers = frozenset(t for t, x in zip(present, operands) if isinstance(x, _NUMBERS))
+    return tuple(t for t in present if t not in plain), numbers, {**others, **plain}
 
 
 def _diagonal(arguments: dict[str, Any], x: Any) -> list[Any]:

@@ -16,9 +16,10 @@ from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
-from aotgrad_runtime.tape import Extra, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
+from aotgrad_runtime.tape import FREED, Extra, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
+from . import saved as saving
 from .program import Program
 from .subtrace import as_value, builder_of, traced_class
 from .trace import Traced, current
@@ -36,10 +37,25 @@ class OpNode(Node):
         edges = self._saved[0].edges
         return grads if edges is None else tuple([g for g, on in zip(grads, edges) if on])
 
+    def _shown(self) -> saving.Saved | None:
+        """What was saved, by the names of the call; None where there is no public function behind it."""
+        program, _, inputs, outputs, _ = self.saved
+        return None if program.call is None else saving.Saved(program, inputs, outputs)
 
-def replay(node: Node, saved: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[Any, ...]:
+    def __getattr__(self, name: str) -> Any:
+        shown = self._shown() if name.startswith("_saved_") else None
+        if shown is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return saving.value(self, shown, name)
+
+    def __dir__(self) -> list[str]:
+        shown = None if self._saved is FREED else self._shown()
+        return [*super().__dir__(), *(saving.names(self, shown) if shown is not None else ())]
+
+
+def replay(node: Node, record: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[Any, ...]:
     """The backward program of what an ``OpNode`` saved: recorded where that is wanted."""
-    program, active, inputs, outputs, cls = saved
+    program, active, inputs, outputs, cls = record
     remade = {i: kept.data for i, kept in outputs.items()}
     floats, shapes = _float_outputs(program), program.func.out_types
     present = [False] * len(shapes)

@@ -17,6 +17,7 @@ from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.custom import runnable
 from aotgrad.ir.transforms.rewrite import decompose_block, substitute_func
 from aotgrad_runtime import call, dtypes, modes, recording
+from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.call import ArgSpec
 from aotgrad_runtime.tape import NO_EDGE, AccumulateGrad, Extra, SavedArray, VersionCell
 from aotgrad_runtime.tape import accumulator_of as _accumulator
@@ -24,6 +25,7 @@ from aotgrad_runtime.tape import next_sequence as _sequence
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import detour, eager, kernels, native
+from . import saved as saving
 from .front import FrontBuilder, Operand, Public, emit_public, number_operand
 from .program import Program
 from .promotion import Kind
@@ -56,6 +58,19 @@ class QuickNode(eager.OpNode):
     output: ClassVar[bool]
     back: ClassVar[tuple[Any]]  # in a tuple, or it would bind as a method
     gives: ClassVar[tuple[Any, ...]]  # of each input: None, "ct" (the cotangent itself), or which result of the kernel
+
+    def _shown(self) -> saving.Saved | None:
+        kept_arrays = self.saved or ()
+        first = next((s.data for s in kept_arrays if isinstance(s.data, np.ndarray)), None)
+        if first is None:  # nothing is saved: the shape does not matter
+            program, dtype = self.quick.program(self.kinds, (1,), dtypes.float32), dtypes.float32
+        else:
+            dtype = DTYPES[first.dtype]
+            program = self.quick.program(self.kinds, first.shape, dtype)
+        found = iter(kept_arrays)
+        inputs = {i: kept(next(found), self.next_functions[i], dtype) for i in self.inputs}
+        outputs = {0: next(found)} if self.output else {}
+        return None if program.call is None else saving.Saved(program, inputs, outputs)
 
     def general(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
         """The backward pass as ``OpNode`` does it for the same call."""

@@ -162,5 +162,6 @@ def expanded(shape: tuple[Any, ...], x: Any) -> list[Any]:
         lead = len(shape) - x.ndim
         kept = (*([0] * lead), *(s if n == shape[lead + i] else 0 for i, (s, n) in enumerate(zip(x.strides, x.shape))))
         if out.strides != kept:
-            out = as_strided(x, shape, kept, writeable=False)
+            own = all(s or n < 2 for s, n in zip(kept, shape))  # every element is one of its own
+            out = as_strided(x, shape, kept, writeable=own and x.flags.writeable)
     return [out]
