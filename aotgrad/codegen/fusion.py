@@ -224,6 +224,7 @@ class _Analysis:
         self.cost: dict[Value, int] = {}
         self.src: dict[Value, int] = {}
         self.rows: dict[Value, frozenset[Op]] = {}
+        self.bits: dict[int, tuple[tuple[DimLike, ...], int]] = {}  # of reductions to rows in ``src``: what they run over, and the data they reduce
         self.order: dict[Value, tuple[int, ...]] = {}
         self.out_roots: set[Value] = set()
         self.taken: dict[tuple[int, Value], Value] = {}  # (writer, operand) -> the copy it overwrites
@@ -263,6 +264,8 @@ class _Analysis:
                     bit <<= 1
                 if kind == "red":
                     self.rows[op.result] = frozenset((op,))
+                    if not size_one(op.result.type.shape):
+                        self.bits[self.src[op.result]] = op.operands[0].type.shape, self.src[op.operands[0]]
                 continue
             r = op.result
             src, cost, rows = 0, weight(op) if kind == "ew" and op.name not in ("cast", "stop_gradient") else 0, frozenset[Op]()
@@ -565,9 +568,19 @@ class _Analysis:
         """A nest over the same space and some of the same data that may run before all readers."""
         users = [u for u, _ in uses]
         for nest in reversed(self.spaces.get(space, ())[-_KEEP:]):
-            if nest.layout == layout and nest.src & src and nest.epilogue is None and not nest.writes and self._may_precede(nest, users):
+            fits = nest.layout == layout and nest.src & src and nest.epilogue is None and not nest.writes
+            if fits and self._may_precede(nest, users) and not self._parts(nest, src, users):
                 return nest
         return None
+
+    def _parts(self, nest: Nest, src: int, users: Sequence[Item]) -> bool:
+        """Whether what joins ``nest`` would put it between a reduction and a nest over the same data, which then could not compute it: a loss and its gradient."""
+        theirs, own = nest.src & ~src, src & ~nest.src
+        for bit, (shape, data) in self.bits.items() if theirs | own else ():
+            for n in self.spaces.get(shape, ())[-_KEEP:] if (theirs | own) & bit else ():
+                if n is not nest and n.src & data and (nest.desc >> n.id & 1 if own & bit else any(u is n or u.desc >> n.id & 1 for u in users)):
+                    return True
+        return False
 
     # ---- reductions and kernels -------------------------------------------------------------------------------------------------------
 
@@ -634,7 +647,7 @@ class _Analysis:
         if op.name in WRITES:
             self._write(op, pos, uses)
             return
-        nest = self._epilogue(op, uses) if op.name == "dot" else None
+        nest = self._epilogue(op, uses) if op.name in ("dot", "conv") else None
         if nest is not None:
             nest.epilogue = op
             del self.plan.memory[op.result]
@@ -663,9 +676,10 @@ class _Analysis:
     def _epilogue(self, op: Op, uses: list[tuple[Item, How]]) -> Nest | None:
         """The nest that alone reads this product, element by element: it runs on each block while that is in cache."""
         v, nest = op.result, uses[0][0]
-        if v.type.rank != 2 or size_one(v.type.shape) or not isinstance(nest, Nest) or nest.space != v.type.shape:
+        whole = op.name == "conv"
+        if (v.type.rank != 2 and not whole) or size_one(v.type.shape) or not isinstance(nest, Nest) or nest.space != v.type.shape:
             return None
-        plain = nest.epilogue is None and nest.outer is None and not nest.writes and nest.layout is None
+        plain = nest.epilogue is None and nest.outer is None and not nest.writes and (not nest.reductions if whole else nest.layout is None)
         return nest if plain and all(u is nest and h == identity(v.type.shape) for u, h in uses) else None
 
     def _overwrite(self, item: Kern, i: int, result: Value, pos: int) -> None:

@@ -24,7 +24,7 @@ from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .methods import contiguous
 from .numpy_protocol import filled_like
-from .trace import Trace, Traced, TracedNumber, TracedTensor, current, user_loc
+from .trace import Trace, Traced, TracedNumber, TracedTensor, current, plain_size, user_loc
 
 __all__ = [
     "Generator", "arange", "as_tensor", "default_generator", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace", "manual_seed",
@@ -194,6 +194,11 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, req
         data = start + np.arange(count, dtype=np.int64 if whole else np.float64) * step
         return _finish(np.asarray(data, kind.np), requires_grad)
     return _emit("arange", kind, requires_grad, lambda b: _progression(b, count, start, step, dtypes.int64 if whole else dtypes.float64, kind))
+
+
+def positions(like: Any, dim: int) -> Any:
+    """Inside a trace: the place along ``dim`` of every element of ``like``, in its shape."""
+    return _emit("arange", dtypes.int32, False, lambda b: b.iota(shape=tuple(plain_size(n) for n in like.shape), dim=dim, dtype=dtypes.int32))
 
 
 def _count(start: Any, end: Any, step: Any, whole: bool) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from aotgrad.frontend import factories
 from aotgrad.frontend.trace import user_loc
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError
 from aotgrad_runtime.tensor import Tensor
@@ -120,6 +121,15 @@ def _picked(values: Any, classes: Any, dim: int) -> Any:
     return f.squeeze(f.gather(values, dim, f.unsqueeze(classes, dim)), dim)
 
 
+def _chosen(values: Any, classes: Any, dim: int) -> Any:
+    """The same as a sum of what the class number chooses, in compiled code: what made the values and what they are differentiated with is then one loop over rows,
+    without a scatter into zeros. The numbers are looked up in a list of all, which refuses what is no class."""
+    if is_known(values):
+        return _picked(values, classes, dim)
+    every = factories.arange(values.shape[dim], dtype="int32")
+    return f.sum(f.where(f.eq(factories.positions(values, dim), f.unsqueeze(every[classes], dim)), values, 0.0), dim)
+
+
 def _classes(name: str, input: Any, target: Any, weight: Any) -> int:
     """The dim of classes; checks that the shapes fit."""
     if is_float(target):
@@ -150,15 +160,15 @@ def _of_classes(logp: Any, target: Any, weight: Any, ignore_index: int, dim: int
             raise AotgradRangeError(f"{user_loc()}: Target {int(wrong.flat[0])} is out of bounds. There are {n} classes, numbered from 0.")
         if counts.all():
             if weight is None:
-                return f.neg(_picked(logp, target, dim)), None, None
+                return f.neg(_chosen(logp, target, dim)), None, None
             share = _picked(_wide(weight, target), target, 0)
-            return f.neg(f.mul(_picked(logp, target, dim), share)), None, share
+            return f.neg(f.mul(_chosen(logp, target, dim), share)), None, share
     counts = f.ne(target, ignore_index)
     safe = f.where(counts, f.where(f.lt(target, 0), n, target), 0)  # negative numbers are no classes counted from the end
     share = f.astype(counts, dtype_of(logp))
     if weight is not None:
         share = f.mul(share, _picked(_wide(weight, target), safe, 0))
-    return f.neg(f.where(counts, f.mul(_picked(logp, safe, dim), share), 0.0)), counts, share
+    return f.neg(f.where(counts, f.mul(_chosen(logp, safe, dim), share), 0.0)), counts, share
 
 
 def _wide(weight: Any, target: Any) -> Any:

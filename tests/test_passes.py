@@ -1,0 +1,39 @@
+"""How often compiled functions of a model's memory-bound part go over their arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import aotgrad as ag
+
+
+def kernels(f: Any, *args: Any) -> list[str]:
+    """The kernels that read or write whole matrices, as ``explain`` prints them."""
+    f(*args)
+    return [line for line in f.explain(*args).splitlines() if line.startswith("  kernel") and ("x_0 * x_1" in line or "scatter" in line or "gemm" in line)]
+
+
+def test_cross_entropy_and_its_gradient_are_one_loop_over_rows() -> None:
+    f = ag.compile(lambda x, t: ag.value_and_grad(lambda x: ag.nn.functional.cross_entropy(x, t))(x))
+    x, t = np.random.default_rng(0).standard_normal((40, 70)), np.arange(40)
+    found = kernels(f, x, t)
+    assert len(found) == 1 and "'outer': 1" in found[0] and "'written': '8 * x_0 * x_1" in found[0], found
+    value, gradient = f(x, t)
+    e = np.exp(x - x.max(1, keepdims=True))
+    p = e / e.sum(1, keepdims=True)
+    np.testing.assert_allclose(value, -np.log(p[np.arange(40), t]).mean())
+    np.testing.assert_allclose(gradient, (p - np.eye(70)[t]) / 40, atol=1e-15)
+
+
+def test_a_mean_beside_the_rows_it_weighs_stays_out_of_their_way() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return ag.sum(w * ag.sum(x * x, 1)) / ag.sum(w)
+
+    both = ag.compile(ag.value_and_grad(f))
+    x, w = np.random.default_rng(0).standard_normal((30, 50)), np.arange(1.0, 31.0)
+    assert len(kernels(both, x, w)) == 1
+    value, gradient = both(x, w)
+    np.testing.assert_allclose(value, (w * (x * x).sum(1)).sum() / w.sum())
+    np.testing.assert_allclose(gradient, 2 * x * w[:, None] / w.sum())
