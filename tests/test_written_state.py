@@ -450,3 +450,96 @@ def test_integers_as_keys_and_defaults_bound_anew() -> None:
     assert h(1.0) == 15.0 and h(1.0) == 15.0
     g.__kwdefaults__ = {"m": 1.0}
     assert h(1.0) == 5.0 and h(1.0) == 5.0
+
+
+# ---- the short way ----------------------------------------------------------------------------------------------------------------------
+
+def training() -> tuple[Any, Any, Any, Any]:
+    net = ag.nn.Sequential(ag.nn.Linear(3, 4), ag.nn.Tanh(), ag.nn.Linear(4, 1))
+    opt = ag.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: Any, y: Any) -> Any:
+        opt.zero_grad()
+        loss = ag.nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        opt.step()
+        return loss
+
+    return net, opt, step, ag.compile(step)
+
+
+def test_the_short_way_sees_what_changes() -> None:
+    ag.manual_seed(0)
+    net, opt, step, f = training()
+    rng = np.random.default_rng(0)
+    x, y = ag.tensor(rng.normal(size=(8, 3)).astype("f4")), ag.tensor(rng.normal(size=(8, 1)).astype("f4"))
+
+    def check(a: Any, b: Any, run: Any = f) -> None:
+        before = {k: v.clone() for k, v in net.state_dict().items()}
+        kept = [opt.state[p]["momentum_buffer"].clone() for p in net.parameters()] if opt.state else []
+        got = [run(a, b), *(p.clone() for p in net.parameters()), *(p.grad.clone() for p in net.parameters())]
+        net.load_state_dict(before)
+        with ag.no_grad():
+            for p, m in zip(net.parameters(), kept):
+                opt.state[p]["momentum_buffer"].copy_(m)
+        if not kept:
+            opt.state.clear()
+        wanted = [step(a, b), *net.parameters(), *(p.grad for p in net.parameters())]
+        for u, v in zip(got, wanted):
+            np.testing.assert_allclose(u.detach().numpy(), v.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+    for _ in range(4):
+        check(x, y)
+    traces = f.cache_info().traces
+    opt.param_groups[0]["lr"] = 0.01
+    check(x, y)
+    check(x[:4], y[:4])  # other sizes
+    check(x.t().contiguous().t(), y)  # other strides
+    net[0].weight = ag.nn.Parameter(net[0].weight.detach().clone())
+    opt.param_groups[0]["params"][0] = net[0].weight
+    opt.state.clear()
+    for _ in range(3):
+        check(x, y)
+    net[2].bias.data = net[2].bias.detach() + 1.0  # other memory
+    check(x, y)
+    check(x, y)
+    assert traces <= 4
+    net[0].weight.register_hook(lambda g: g * 2)
+    check(x, y)
+    net[1].register_forward_hook(lambda mod, args, out: out * 0.5)
+    check(x, y)
+    opt.param_groups[0]["momentum"] = 0.0
+    check(x, y)
+    net[0].weight.requires_grad_(False)
+    f(x, y)
+    assert net[0].weight.grad is None
+
+
+def test_the_short_way_copies_what_the_tape_needs_and_shares_memory() -> None:
+    w = t(2.0)
+    seen = w.numpy()
+    f = ag.compile(lambda x: w.add_(x).sum())
+    for k in range(3):
+        a = t(1.0, requires_grad=True)
+        y = (a * w).sum()
+        f(t(1.0))
+        y.backward()
+        assert a.grad.tolist() == [2.0 + k] and seen.tolist() == [3.0 + k] and w._version == k + 1
+
+
+def test_memory_that_overlaps_goes_the_general_way() -> None:
+    def make() -> Any:
+        w = t(1.0, 2.0, 3.0)
+
+        def f(x: Any) -> Any:
+            w.mul_(2)
+            return w.sum() + x.sum()
+
+        return f, w
+
+    got = []
+    for compiled in (False, True):
+        f, w = make()
+        g = ag.compile(f) if compiled else f
+        got.append([g(x).item() for x in (t(1.0, 1.0), t(1.0, 1.0), w[:2], w[1:], t(1.0, 1.0))])
+    assert got[0] == got[1]

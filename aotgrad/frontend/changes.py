@@ -20,7 +20,7 @@ from .ledger import Ledger
 from .sources import GradOf, Item, memory_of
 from .trace import Trace, Traced, TracedArray
 
-__all__ = ["Changes", "finish", "resolved"]
+__all__ = ["Changes", "finish", "resolved", "span", "use_up"]
 
 
 class CompiledFunctionBackward(Node):
@@ -75,7 +75,7 @@ class Changes:
         arrays = [x._data if isinstance(x, Tensor) else x for x in args]
         if self.last is not None and all(a is b for a, b in zip(arrays, self.last[0])):
             return False
-        spans = [_span(a) for a in arrays]
+        spans = [span(a) for a in arrays]
         for i in self.written:
             low, high = spans[i]
             for j, (a, b) in enumerate(spans):
@@ -114,7 +114,7 @@ class Changes:
                 place.holder[place.key] = value
         if modes.state.grad:
             for i in self.freed:
-                _use_up(results[i])
+                use_up(results[i])
 
     def lines(self) -> list[str]:
         """For ``explain``."""
@@ -126,7 +126,8 @@ def _has_hooks(x: Any) -> bool:
     return x._extra is not None and bool(x._extra.hooks or x._extra.post_hooks)
 
 
-def _span(a: Any) -> tuple[int, int]:
+def span(a: Any) -> tuple[int, int]:
+    """The addresses that an array lies between."""
     if not isinstance(a, np.ndarray) or not a.size:
         return 0, 0
     low = high = a.__array_interface__["data"][0]
@@ -146,7 +147,8 @@ def _write(x: Any, new: Any, name: str) -> None:
         np.copyto(inplace.memory(x), new._data if isinstance(new, Tensor) else new)
 
 
-def _use_up(x: Any) -> None:
+def use_up(x: Any) -> None:
+    """Makes ``x`` a result whose graph is freed."""
     if isinstance(x, Tensor) and x._node is None:
         node = CompiledFunctionBackward((NO_EDGE,))
         node._saved = FREED

@@ -25,7 +25,7 @@ from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, retraces, sources, split, structured, taped
+from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .ledger import Ledger, real
@@ -53,6 +53,7 @@ _BYTES = 1 << 28  # copies of such arrays kept per function, beyond those of the
 _SINGLY = 4  # integers that are tried as sizes one by one
 _VARIANTS = 256  # traces kept per function
 _SIZES = -1  # among leaves whose numbers a trace needed: the sizes of all arrays
+_RENEWED = 8  # how often the short way of a variant is made anew
 _ENTRIES = 16  # structures with an entry of their own, at most: they are tried one after the other
 
 
@@ -451,6 +452,10 @@ class State:
         or when it came this way although there is one, by an entry."""
         if variant.unequal or variant.asks or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
             variant.entered = True
+            if not self.options.verify and not split.needs_host(variant.func) and len(self.entries) < _ENTRIES and variant.func not in self.entries:
+                short = ready.make(self, variant, leaves, tree, _TRACED)
+                if short is not None:
+                    self._enter(variant.func, structured.Entry(None, short.run), variant)
             return
         if variant.tensors or any(isinstance(x, Tensor) for x in leaves):
             variant.entered = True
@@ -493,6 +498,13 @@ class State:
             made.run = gated(made.run, variant.watch.contents, MISS)
         self.entries[key] = made
         self.runs = tuple(e.run for e in self.entries.values())
+
+    def unready(self, variant: Variant) -> None:
+        """Takes back the short way of a variant, whose tensors are others now; the next call makes it anew, a few times."""
+        if self.entries.pop(variant.func, None) is not None:
+            self.runs = tuple(e.run for e in self.entries.values())
+        variant.renewed += 1
+        variant.entered = variant.renewed > _RENEWED
 
     def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int, entry: structured.Entry | None) -> Any:
         program = self.program(variant)

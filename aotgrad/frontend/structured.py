@@ -32,7 +32,7 @@ class Entry:
 
     __slots__ = ("function", "run")
 
-    def __init__(self, function: call.Function, run: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, function: Any, run: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
         self.function, self.run = function, run
 
 

@@ -47,6 +47,7 @@ class Variant:
     records: bool = False  # traced without recording, but with a part that records (``enable_grad``)
     asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
     entered: bool = False  # an entry was tried for it, see ``State._add_entry``
+    renewed: int = 0  # how often its short way was made anew, see ``ready``
     seconds: float = 0.0
     fixed: list[tuple[Any, Any, Any]] = field(default_factory=list)  # sizes whose numbers were needed: (size, number, place)
     watch: Watch = field(default_factory=Watch)  # what the trace saw of names

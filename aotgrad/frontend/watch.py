@@ -29,7 +29,7 @@ from .sources import Path, locate, plain, read
 from .static import static_key
 from .trace import Traced
 
-__all__ = ["Watch", "find_inputs", "print_of", "survey", "watch"]
+__all__ = ["Watch", "find_inputs", "is_defaults", "listed", "print_of", "survey", "watch"]
 
 _MISSING = object()
 _DEPTH, _BREADTH, _ITEMS, _SPECS = 5, 2000, 256, 64
@@ -43,7 +43,7 @@ def _foreign(name: Any) -> bool:
     return isinstance(name, str) and name.partition(".")[0] in _FOREIGN
 
 
-def _listed(value: Any) -> bool:
+def listed(value: Any) -> bool:
     """Whether an object says itself what it is made of (modules do): ``_ag_parts()`` gives names of attributes, ``_ag_form()`` what a trace depends on besides them."""
     return hasattr(type(value), "_ag_parts")
 
@@ -68,7 +68,7 @@ class _Survey:
         while self.work and len(self.found) < _BREADTH:
             path, value = self.work.popleft()
             self.found.append((path, value))
-            if id(value) not in self.seen and (len(path.steps) < _DEPTH or _listed(value)) and not isinstance(value, (*_PLAIN, np.ndarray, Tensor)):
+            if id(value) not in self.seen and (len(path.steps) < _DEPTH or listed(value)) and not isinstance(value, (*_PLAIN, np.ndarray, Tensor)):
                 self.seen.add(id(value))
                 self.below(path, value)
 
@@ -108,7 +108,7 @@ class _Survey:
         self.work.extend((Path(Global(fn.__globals__, n)), fn.__globals__[n]) for n in sorted(names) if n in fn.__globals__)
 
     def below(self, path: Path, value: Any) -> None:
-        if _listed(value):
+        if listed(value):
             self.work.extend((path.attribute(n), getattr(value, n)) for n in value._ag_parts())
         if isinstance(value, (list, tuple, deque)):
             self.work.extend((path.item(i), v) for i, v in zip(range(_ITEMS), value))
@@ -196,7 +196,7 @@ def print_of(value: Any) -> Any:
     if isinstance(value, dict):
         beyond = itertools.islice(value.values(), _ITEMS, None)
         return (type(value), tuple(static_key(k) for k in value), tuple([static_key(v) if isinstance(v, _PLAIN) else id(v) for v in beyond]))
-    if _listed(value):
+    if listed(value):
         return value._ag_form()
     if isinstance(value, (FunctionType, type, enum.Enum, np.dtype)) or callable(value) or _foreign(type(value).__module__) or not hasattr(value, "__dict__"):
         return static_key(value) if isinstance(value, np.dtype) else ("is", id(value))
@@ -210,15 +210,16 @@ def _read(path: Path) -> Any:
         return _MISSING
 
 
-def _is_defaults(path: Path) -> bool:
+def is_defaults(path: Path) -> bool:
+    """Whether a place is the defaults of a function."""
     return bool(path.steps) and path.steps[-1] in ((".", "__defaults__"), (".", "__kwdefaults__"))
 
 
 def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
     now = _read(path)
-    if _is_defaults(path):
+    if is_defaults(path):
         return now is obj
-    if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE) or _listed(now)) and print_of(now) != seen:
+    if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE) or listed(now)) and print_of(now) != seen:
         return False
     return now is obj or not isinstance(now, (np.ndarray, Tensor))  # views of an array may be inputs
 
@@ -274,7 +275,7 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Seque
             continue
         out.places.append((path, print_of(value), value))
         source = plain(path)
-        if source is None or isinstance(value, _MUTABLE) and not _is_defaults(path) or _listed(value):
+        if source is None or isinstance(value, _MUTABLE) and not is_defaults(path) or listed(value):
             fast = False
         else:
             specs.append(ArgSpec("is", source=source, value=value))

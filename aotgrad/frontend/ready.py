@@ -1,0 +1,271 @@
+"""Calls of compiled functions that read and write tensors in variables (training steps): the short way.
+
+After a call has gone the general way, what it looked at is turned into one Python function that asks the same of the next call: whether each name still holds the same
+object, each tensor the same array, each option the same value. If so, the kernel is called with those arrays, and results go where they went. All else goes the general
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotgrad_runtime import modes, recording
+from aotgrad_runtime.call import Attr, Cell, Fixed, Global
+from aotgrad_runtime.tensor import Tensor, wrap
+
+from . import inplace, profiling, sources
+from .changes import Changes, span, use_up
+from .program import depends
+from .pytree import TreeDef, tree_unflatten
+from .sources import GradOf, Item, Path
+from .structured import MISS
+from .variant import Variant
+from .watch import Watch, is_defaults, listed
+
+__all__ = ["Ready", "make"]
+
+_MOST = 2000  # places that are looked at
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+class _Unfit(Exception):
+    """Something that the short way does not know."""
+
+
+class _Asking:
+    """Writes the function that asks whether names hold what they held: it raises, or gives False, where one does not."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.known: dict[Any, str] = {}
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def value(self, path: Path) -> str:
+        """The name of the variable that has what ``path`` holds."""
+        root = path.root
+        key = *((id(root.namespace), root.key) if isinstance(root, Global) else (id(root.cell if isinstance(root, Cell) else root.obj), None)), path.steps
+        found = self.known.get(key)
+        if found is not None:
+            return found
+        if not path.steps:
+            text = (f"{self.constant(root.cell)}.cell_contents" if isinstance(root, Cell) else
+                    f"{self.constant(root.namespace)}[{root.key!r}]" if isinstance(root, Global) else self.constant(root.obj))
+        else:
+            parent, (how, step) = Path(root, path.steps[:-1]), path.steps[-1]
+            inner = self.value(parent)
+            text = f"{inner}[{self.constant(step)}]" if how == "[" else f"getattr({inner}, {step!r})"
+            table = next((t for t in ("_parameters", "_buffers", "_modules") if step in getattr(sources.read(None, parent), t, ())), None) if how == "." else None
+            if table is not None and listed(sources.read(None, parent)):
+                text = f"{inner}.{table}[{step!r}]"
+        name = self.known[key] = f"v{len(self.known)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def same(self, path: Path, value: Any) -> None:
+        """The place holds this very object, of this form."""
+        tests = [f"{(at := self.value(path))} is {self.constant(value)}"]
+        if listed(value):
+            if any(value.__dict__[n] for n in _HOOKS):
+                raise _Unfit
+            tests += [f"len({at}.{t}) == {len(value.__dict__[t])}" for t in ("_parameters", "_buffers", "_modules")] + [f"not {at}.{n}" for n in _HOOKS]
+        elif isinstance(value, (list, dict)) and not is_defaults(path):
+            if len(value) > 256:
+                raise _Unfit
+            tests.append(f"len({at}) == {len(value)}")
+        elif isinstance(value, (set, bytearray, memoryview)):
+            raise _Unfit
+        self.lines += [f"if not ({' and '.join(tests)}):", "    return False"]
+
+    def function(self) -> Callable[[], bool]:
+        exec("def ask():\n" + "".join(f"    {line}\n" for line in [*self.lines, "return True"]), self.names)
+        return self.names["ask"]  # type: ignore[no-any-return]
+
+
+def _path(source: Any) -> Path:
+    if isinstance(source, Attr):
+        assert not isinstance(source.base, int)
+        return Path(source.base, tuple([(".", n) for n in source.path]))
+    if isinstance(source, Path):
+        return source
+    if isinstance(source, (Cell, Global, Fixed)):
+        return Path(source)
+    raise _Unfit
+
+
+def _asking(watch: Watch, hidden: Sequence[tuple[Any, Any]]) -> Callable[[], bool]:
+    if watch.contents or len(watch.places) > _MOST:
+        raise _Unfit
+    out = _Asking()
+    for path, _, value in watch.places:
+        if isinstance(value, (np.ndarray, Tensor)):
+            raise _Unfit
+        out.same(path, value)
+    for group in watch.shared:
+        first = out.value(group[0])
+        out.lines += [f"if {out.value(p)} is not {first}:\n        return False" for p in group[1:]]
+    for held, source in hidden:
+        if not isinstance(source, (Item, GradOf)):
+            out.lines += [f"if {out.value(_path(source))} is not {out.constant(held)}:", "    return False"]
+    return out.function()
+
+
+class Ready:
+    """One variant with the objects of one call."""
+
+    def __init__(self, state: Any, variant: Variant, leaves: Sequence[Any]) -> None:
+        program, changes, n = state.program(variant), variant.changes, len(variant.leaves)
+        self.variant, self.forget = variant, state.unready
+        self.flat, self.grad = program.kernel.flat, modes.state.grad
+        args = variant.arguments(leaves)
+        self.arguments = [(leaf.index, leaves[leaf.index]._data.shape, leaf.type.dtype.np) for leaf in variant.leaves]
+        self.statics = [(i, x) for i, x in enumerate(leaves) if i not in {leaf.index for leaf in variant.leaves}]
+        self.count = len(leaves)
+        held = [(x, source) for x, (_, source) in zip(args[n:], variant.hidden)]
+        self.numbers = [(n + k, source.holder, source.key) for k, (x, source) in enumerate(held) if type(x) is float]
+        self.tensors = [(x, x._data, x._requires_grad) for x, _ in held if isinstance(x, Tensor)]
+        self.ask = _asking(variant.watch, [(x, source) for x, source in held if isinstance(x, Tensor)])
+        self.items = [(source.holder, source.key, x) for x, source in held if isinstance(x, Tensor) and isinstance(source, Item)]
+        self.grads = [(source, x) for x, source in held if isinstance(source, GradOf)]
+        if any(not isinstance(x, Tensor) and type(x) is not float for x, _ in held) or any(not x._data.flags.c_contiguous for x, _ in held if isinstance(x, Tensor)):
+            raise _Unfit
+        self.arrays: list[Any] = [None] * n + [x._data if isinstance(x, Tensor) else None for x, _ in held]
+        self.changes = changes
+        self.held = list({(id(h), k): (h, k, v) for h, k, v in changes.held}.values())
+        owners = {id(source): x for x, source in held}
+
+        def tensor(place: Any) -> Any:
+            found = owners.get(id(place))
+            return sources.read(None, place, leaves) if found is None else found
+
+        self.absent = [tensor(place.owner) if isinstance(place, GradOf) else place for place in changes.absent]
+        self.hooked = [(tensor(place), on) for place, on in changes.hooked]
+        if any(not isinstance(x, Tensor) for x in self.absent) or any(on for _, on in self.hooked) or any(isinstance(s.owner, sources.Argument) for s, _ in self.grads):
+            raise _Unfit
+        self.owners = [(tensor(c.place.owner) if isinstance(c.place, GradOf) else None, c) for c in changes.sets]
+        self.targets = [(args[i], args[i]._data, i < n, out) for i, out in zip(changes.written, changes.outs)]
+        self.spans = [span(a) for _, a, mine, _ in self.targets if not mine]
+        if any(mine for *_, mine, _ in self.targets):
+            raise _Unfit  # arguments that are written: their memory is compared with all others, the general way
+
+    def stands(self) -> bool:
+        """Whether all that the program reads is where it was."""
+        for x, array, wanted in self.tensors:
+            if x._data is not array or x._requires_grad is not wanted:
+                return False
+        for holder, key, x in self.items:
+            if holder.get(key) is not x:
+                return False
+        for source, x in self.grads:
+            if sources.read(None, source) is not x:
+                return False
+        try:
+            return self.ask()
+        except Exception:  # a name is gone
+            return False
+
+    def fits(self) -> bool:
+        """Whether options are as in the program."""
+        for holder, key, value in self.held:
+            now = holder.get(key, MISS)
+            if now is not value and (type(now) is not type(value) or now != value):
+                return False
+        for x in self.absent:
+            if x._extra is not None and x._extra.grad is not None:
+                return False
+        return not any([x._extra is not None and (x._extra.hooks or x._extra.post_hooks) for x, _ in self.hooked])
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of a call, or ``MISS``."""
+        state = modes.state
+        if kwargs or len(args) != self.count or state.grad is not self.grad or state.inference or recording.flags.on or profiling.watch.on:
+            return MISS
+        arrays = self.arrays.copy()
+        for place, (i, shape, dtype) in enumerate(self.arguments):
+            x = args[i]
+            if type(x) is not Tensor or x._requires_grad:
+                return MISS
+            data = x._data
+            if data.shape != shape or data.dtype is not dtype or not data.flags.c_contiguous or not data.flags.aligned:
+                return MISS
+            arrays[place] = data
+        for i, value in self.statics:
+            if args[i] is not value:
+                return MISS
+        if not self.fits():
+            return MISS
+        if not self.stands():
+            self.forget(self.variant)
+            return MISS
+        for place in range(len(self.arguments)):
+            low, high = span(arrays[place])
+            for a, b in self.spans:
+                if a < high and low < b:
+                    return MISS
+        for place, holder, key in self.numbers:
+            value = holder.get(key)
+            if type(value) is not float:
+                return MISS
+            arrays[place] = np.asarray(value)
+        found = self.flat(*arrays)
+        return self._put(found if type(found) is tuple else (found,))
+
+    def _put(self, found: tuple[Any, ...]) -> Any:
+        """Everything in its place."""
+        memory = [inplace.memory(x) for x, _, _, _ in self.targets]
+        for data, (_, _, _, out) in zip(memory, self.targets):
+            np.copyto(data, found[out])
+        for owner, change in self.owners:
+            value = wrap(found[change.out]) if change.out >= 0 else change.value
+            if owner is not None:
+                owner.grad = value
+            elif isinstance(change.place, Path):
+                sources.put(change.place, value)
+            else:
+                change.place.holder[change.place.key] = value
+        count = self.changes.results
+        results = [wrap(x) for x in found[:count]]
+        if self.grad:
+            for i in self.changes.freed:
+                use_up(results[i])
+        if count == 1 and self.variant.out_tree.kind is None:
+            return results[0]
+        it, constants = iter(results), self.variant.out_constants
+        return tree_unflatten(self.variant.out_tree, [next(it) if c is self.traced else c for c in constants])
+
+    traced: Any = None
+
+
+def _serves(variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> bool:
+    changes: Changes = variant.changes
+    flat = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
+    tensors = all(type(leaves[leaf.index]) is Tensor and not leaves[leaf.index]._requires_grad for leaf in variant.leaves)
+    if not flat or not tensors or not variant.tensors or variant.records or variant.unequal or changes.flags or any(c.out == -2 or c.plain for c in changes.sets):
+        return False
+    if any(not isinstance(c.place, (GradOf, Item, Path)) or isinstance(getattr(c.place, "owner", None), sources.Argument) for c in changes.sets):
+        return False
+    if not modes.state.grad:
+        return True
+    recorded = depends(variant.func, [False] * len(variant.leaves) + [isinstance(x, Tensor) and x._requires_grad for x, _ in variant.hidden])
+    return recorded is not None and not any(recorded)
+
+
+def make(state: Any, variant: Variant, leaves: Sequence[Any], tree: TreeDef, traced: object) -> Ready | None:
+    """The short way of ``variant`` for calls like this one, where there is one."""
+    if not _serves(variant, leaves, tree) or any(t.layout is not None for t in (*variant.func.arg_types, *variant.func.out_types)):
+        return None
+    if not hasattr(state.program(variant), "kernel"):
+        return None
+    try:
+        made = Ready(state, variant, leaves)
+    except _Unfit:
+        return None
+    made.traced = traced
+    return made
