@@ -180,7 +180,7 @@ class Ready:
         for x in self.absent:
             if x._extra is not None and x._extra.grad is not None:
                 return False
-        return not any([x._extra is not None and (x._extra.hooks or x._extra.post_hooks) for x, _ in self.hooked])
+        return not any(x._extra is not None and (x._extra.hooks or x._extra.post_hooks) for x, _ in self.hooked)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call, or ``MISS``."""
