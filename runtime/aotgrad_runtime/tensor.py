@@ -512,7 +512,7 @@ class Tensor(Value, TensorMethods):
                                       "Detach or clone().detach() this tensor first.")
         if id(self) in memo:
             return memo[id(self)]
-        out = memo[id(self)] = wrap(_clone(self._data), type(self))
+        out = memo[id(self)] = wrap(_copied(self._data, memo), type(self))
         out._requires_grad = self._requires_grad
         if self.grad is not None:
             tape.extra_of(out).grad = copy_module.deepcopy(self.grad, memo)
@@ -525,6 +525,22 @@ class Tensor(Value, TensorMethods):
 
 def _address(data: Array) -> int:
     return int(data.__array_interface__["data"][0])
+
+
+def _copied(data: Array, memo: dict[int, Any]) -> Array:
+    """``data`` in a copy of the memory it is part of, which is copied once for all that share it."""
+    owner: Array = data
+    while isinstance(base := owner.base, np.ndarray) or isinstance(base := getattr(base, "base", None), np.ndarray):
+        owner = base
+    if not owner.size or not (owner.flags.c_contiguous or owner.flags.f_contiguous):
+        return _clone(data)
+    new: Array | None = memo.get(id(owner))
+    if new is None:
+        new = memo[id(owner)] = owner.copy(order="K")
+        memo.setdefault(id(memo), []).append(owner)  # its number must stay its own
+    flat = new if new.flags.c_contiguous else new.T
+    out: Array = np.ndarray(data.shape, data.dtype, buffer=flat, offset=_address(data) - _address(owner), strides=data.strides)
+    return out
 
 
 def _clone(data: Array) -> Array:

@@ -26,11 +26,26 @@ def _x(*shape: int, seed: int = 4) -> Any:
 
 # ---- public faces ---------------------------------------------------------------------------------------------------------------
 
-class Extremum(NamedTuple):
-    """What max and min along a dim return."""
-
+class _Pair(NamedTuple):
     values: Any
     indices: Any
+
+
+class Largest(_Pair):
+    """What max along a dim returns."""
+
+    __slots__ = ()
+    _function = "max"
+
+    def __repr__(self) -> str:
+        return f"aotgrad.return_types.{self._function}(\nvalues={self.values!r},\nindices={self.indices!r})"
+
+
+class Smallest(Largest):
+    """What min along a dim returns."""
+
+    __slots__ = ()
+    _function = "min"
 
 
 def _finish(b: Any, x: Any, out: Any, dims: Sequence[int], keepdim: bool) -> Any:
@@ -101,7 +116,7 @@ def _extremum_front(arg: str, full: str, pair: str) -> Any:
         d = norm_dim(dim, len(x.type.shape))
         index = b.emit(arg, [x], {"dim": d})[0]
         values = _pick(b, x, index, d) if x.type.dtype.kind == "f" else b.emit(full, [x], {"dims": (d,)})[0]
-        return Extremum(_finish(b, x, values, (d,), keepdim), _finish(b, x, index, (d,), keepdim))
+        return (Largest if pair == "max" else Smallest)(_finish(b, x, values, (d,), keepdim), _finish(b, x, index, (d,), keepdim))
 
     return canon
 
