@@ -44,7 +44,8 @@ class NestEmitter(Sums, Tiles):
         self.phases: list[Phase] = []
         self.outer_loops: list[Loop] = []
         self.temps: list[Store] = []
-        self.blocked = False  # runs on one block of a product at a time: every dim a loop of its own, reductions join in memory
+        self.blocked = False  # runs on one block of a product at a time: reductions join in memory
+        self.alone: tuple[int, ...] = ()  # dims that are loops of their own
         self.order: list[int] = []
         self.across = False  # lanes are neighbours in the last outer loop, not in the inner ones
         self.wide: tuple[int, Value | None] | None = None  # lanes and mask while that loop is open
@@ -213,9 +214,7 @@ class NestEmitter(Sums, Tiles):
         return lanes
 
     def _make(self, order: Sequence[int], strides: Sequence[dict[int, DimLike]], reduced: Sequence[frozenset[int]]) -> list[Loop]:
-        if not self.blocked:
-            return collapse(order, self.space, strides, reduced)
-        return [Loop((d,), self.space[d]) for d in order]
+        return collapse(order, self.space, strides, [*reduced, *(frozenset((d,)) for d in self.alone)])
 
     def _place_reduction(self, red: Reduction, ph: Phase) -> None:
         red.start = len(ph.loops)
@@ -316,8 +315,12 @@ class NestEmitter(Sums, Tiles):
         k = self.kb.scalars(1)
         fill(self.cx, store, (base, strides), self.space, dims, k.const(k.identity(red.combine, red.dtype), red.dtype))
 
+    def begin(self, ph: Phase) -> None:
+        """Computes what no loop of a phase changes."""
+        self._evaluate(ph, 0)
+
     def run_phase(self, ph: Phase) -> None:
-        """Emits a phase that was built by hand, without outer loops."""
+        """Emits a phase without outer loops, or what is left of it once begun."""
         self.phases = [ph]
         self._evaluate(ph, 0)
         self._inner(ph, 0, {})

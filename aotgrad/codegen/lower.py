@@ -150,7 +150,7 @@ def _emit(cx: Context, item: Item) -> None:
         _scalar(cx, item)
     elif isinstance(item, Nest):
         if item.epilogue is not None:
-            later.lowering_dot.dot_nest(cx, item)
+            (later.lowering_dot.dot_nest if item.epilogue.name == "dot" else later.lowering_conv.conv_nest)(cx, item)
             return
         nest = NestEmitter(cx, item)
         nest.build()

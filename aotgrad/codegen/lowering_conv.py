@@ -6,7 +6,7 @@ contiguous there is copied into that order first. Every element is one chain of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,17 +16,19 @@ from ..ir import dims
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from ..ir.types import Layout, TensorType
-from .access import Access
+from .access import Access, identity
 from .bufferise import dense, strides_of
 from .conv.select import Choice, select
 from .conv.spec import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvSpec
-from .fusion import Kern
+from .fusion import Item, Kern, Nest
 from .image_loops import ImageLoops, Range
 from .kernel import Index, register
+from .loops import NestEmitter
 from .lowering_index import elementwise
-from .nest import Context
+from .nest import Context, Loop
+from .report import describe
 
-__all__ = ["convolution", "spec_of"]
+__all__ = ["conv_nest", "convolution", "spec_of"]
 
 _KINDS = {"conv": (FORWARD, "xwy"), "conv_input_grad": (INPUT_GRAD, "ywx"), "conv_weight_grad": (WEIGHT_GRAD, "xyw")}
 
@@ -52,19 +54,71 @@ def spec_of(op: Op, arrays: dict[str, Access]) -> ConvSpec:
 
 def convolution(cx: Context, item: Kern) -> None:
     """One of the three parts of a convolution."""
-    op = item.op
+    assert item.op is not None
+    _convolution(cx, item, item.op, cx.buffers.stored(item.op.result), None)
+
+
+def conv_nest(cx: Context, nest: Nest) -> None:
+    """A convolution and the loop nest that alone reads it. The result is built where the nest leaves its first result of the same type."""
+    op = nest.epilogue
     assert op is not None
+    t = op.result.type
+    homes = [cx.buffers.stored(v) for v in nest.stored if v.type == t and nest.members[v] == identity(t.shape)]
+    homes = [h for h in homes if _layout(t, h) != "strided"]
+    temp = None if homes else cx.work.take(t.dtype, t.size)
+    y = homes[0] if temp is None else dense(temp, t)
+    cx.buffers.place(op.result, y)
+    e = NestEmitter(cx, nest)
+    e.blocked, e.alone = True, (1,)
+    e.build()
+    if not _convolution(cx, nest, op, y, e):
+        e = NestEmitter(cx, nest)
+        e.build()
+        e.emit()
+    if temp is not None:
+        cx.work.give_back(temp)
+    cx.report.append({**describe(e), "kind": "epilogue" if e.blocked else "loop"})
+
+
+def _convolution(cx: Context, item: Item, op: Op, result: Access, e: NestEmitter | None) -> bool:
+    """The convolution of an item; whether ``e`` ran on pieces of it."""
     letters = _KINDS[op.name][1]
     arrays = {c: cx.buffers.access(item, o) for c, o in zip(letters, op.operands)}
-    arrays[letters[2]] = cx.buffers.stored(op.result)
+    arrays[letters[2]] = result
     spec = spec_of(op, arrays)
     choice = select(spec, cx.target)
+    fused = e is not None and choice is not None and "y" not in choice.moved and _bounds(e, choice, 0, 0, 0) is not None
     if choice is None:
         _Loops(cx, spec, op.result.type.dtype, arrays).emit()
     else:
-        _call(cx, dict(zip(letters, [v.type for v in (*op.operands, op.result)])), spec, choice, arrays)
+        _call(cx, dict(zip(letters, [v.type for v in (*op.operands, op.result)])), spec, choice, arrays, e if fused else None)
     how = "loops" if choice is None else f"kernel, {' and '.join(choice.moved)} moved" if choice.moved else "kernel"
     cx.report.append({"kind": op.name, "how": how, "sizes": [str(d) for d in spec.sizes], "groups": spec.groups, "layouts": list(spec.layouts)})
+    return fused
+
+
+def _bounds(e: NestEmitter, choice: Choice, image: Index, first: Index, end: Index) -> list[tuple[Loop, Index, Index]] | None:
+    """Bounds of the nest's loops over the rows [first, end) of an image; None where its loops do not go by such pieces."""
+    pieces, kb, space = choice.kernel.pieces, e.kb, e.space
+    if pieces is None or len(e.phases) != 1 or e.outer_loops or not e.phases[0].loops:
+        return None
+    places = tuple(d for d in range(2, len(space)) if space[d] != 1)
+    steps = {places: pieces.length}  # dims that go by rows, and rounds of a row
+    if pieces.length == space[-1]:
+        steps[tuple(d for d in places if d != len(space) - 1)] = 1
+    out: list[tuple[Loop, Index, Index]] = []
+    cut = False
+    for loop in e.phases[0].loops:
+        inside = tuple(d for d in loop.dims if d > 1)
+        by_rows = bool(inside) and inside in steps
+        if list(loop.dims) != sorted(loop.dims) or (inside and not by_rows and (len(steps) == 1 or inside != places[-1:])):
+            return None
+        each = steps[inside] if by_rows else dims.product(space[d] for d in loop.dims if d)
+        low, high, total = (kb.mul(first, each), kb.mul(end, each), pieces.rows * each) if by_rows else (0, kb.dim(each), each)
+        start = kb.mul(image, kb.dim(total)) if 0 in loop.dims else 0
+        out.append((loop, kb.add(start, low), kb.add(start, high)))
+        cut = cut or by_rows
+    return out if cut or pieces.count == 1 else None
 
 
 def _move(cx: Context, t: TensorType, source: Access, target: Access) -> None:
@@ -73,8 +127,8 @@ def _move(cx: Context, t: TensorType, source: Access, target: Access) -> None:
     elementwise(cx, t.shape, places[:1], lambda k, v: v, places[1])
 
 
-def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Choice, arrays: dict[str, Access]) -> None:
-    """The kernel of its own: weights packed first (or unpacked last), then some units at a time."""
+def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Choice, arrays: dict[str, Access], e: NestEmitter | None) -> None:
+    """The kernel of its own: weights packed first (or unpacked last), then some units at a time, or ``e`` after each piece of an image."""
     kb, kernel, result = cx.kb, choice.kernel, {FORWARD: "y", INPUT_GRAD: "x", WEIGHT_GRAD: "w"}[spec.kind]
     temps, used = [], dict(arrays)
     for c in choice.moved:
@@ -95,14 +149,35 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
     operands = {FORWARD: (placed["x"], inner, placed["y"]), INPUT_GRAD: (placed["y"], inner, placed["x"]), WEIGHT_GRAD: (placed["x"], placed["y"], inner)}[spec.kind]
     if kernel.pack and spec.kind != WEIGHT_GRAD:
         call(kernel.pack, (placed["w"], inner))
-    with kb.parallel(total, choice.least, cx.module.threads) as (low, high), kb.for_(low, high, choice.units, poll=1) as lp:
-        call(kernel.run, operands, batch, lp.iv, kb.min(kb.add(lp.iv, choice.units), high))
+    if e is not None:
+        _in_pieces(cx, e, choice, batch, lambda low, high: call(kernel.run, operands, batch, low, high))
+    else:
+        with kb.parallel(total, choice.least, cx.module.threads) as (low, high), kb.for_(low, high, choice.units, poll=1) as lp:
+            call(kernel.run, operands, batch, lp.iv, kb.min(kb.add(lp.iv, choice.units), high))
     if kernel.pack and spec.kind == WEIGHT_GRAD:
         call(kernel.pack, (inner, placed["w"]))
     if result in choice.moved:
         _move(cx, types[result], used[result], arrays[result])
     for store in (*temps, *([] if packed is None else [packed])):
         cx.work.give_back(store)
+
+
+def _in_pieces(cx: Context, e: NestEmitter, choice: Choice, batch: Index, run: Callable[[Index, Index], None]) -> None:
+    """Each piece of each image, and the nest on it while it is in the cache."""
+    kb, pieces, (phase,) = cx.kb, choice.kernel.pieces, e.phases
+    assert pieces is not None
+    e.prepare()
+    e.begin(phase)
+    least = max(1, choice.least // pieces.blocks)
+    with kb.parallel(kb.mul(batch, pieces.count), least, cx.module.threads) as (low, high), kb.for_(low, high, poll=1) as lp:
+        run(kb.mul(lp.iv, pieces.blocks), kb.mul(kb.add(lp.iv, 1), pieces.blocks))
+        first = kb.mul(kb.rem(lp.iv, pieces.count), pieces.unit)
+        bounds = _bounds(e, choice, kb.div(lp.iv, pieces.count), first, kb.min(kb.add(first, pieces.unit), pieces.rows))
+        assert bounds is not None
+        for loop, start, end in bounds:
+            loop.low, loop.high = start, end
+        e.run_phase(phase)
+    e.finish()
 
 
 @dataclass

@@ -215,6 +215,7 @@ def dot_nest(cx: Context, nest: Nest) -> None:
     cx.buffers.place(op.result, c)
     e = NestEmitter(cx, nest)
     e.blocked = not _is_small(op)
+    e.alone = (0, 1) if e.blocked else ()
     e.build()
     if e.blocked:
         e.prepare()

@@ -36,7 +36,7 @@ def region_of(item: Item) -> dict[str, Any]:
     for op in ops:
         if op.loc is not None:
             key = (op.loc.file, op.loc.line, op.loc.adjoint)
-            shares[key] = shares.get(key, 0.0) + (_PRODUCT if op.name == "dot" else weight(op))
+            shares[key] = shares.get(key, 0.0) + (_PRODUCT if op.name in ("dot", "conv") else weight(op))
     total = sum(shares.values())
     return {"ops": [_name(op) for op in ops], "lines": [[file, line, share / total, adjoint] for (file, line, adjoint), share in shares.items()]}
 

@@ -24,6 +24,22 @@ _PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """What units are where they go by (image, piece, block): a piece is ``unit`` of an image's ``rows``, each of ``length`` positions in the order of memory; all its
+    channels are ``blocks`` units."""
+
+    unit: int
+    rows: int
+    length: int
+    blocks: int
+
+    @property
+    def count(self) -> int:
+        """Pieces of an image."""
+        return -(-self.rows // self.unit)
+
+
+@dataclass(frozen=True)
 class ConvKernel:
     """``text``: LLVM functions without the declarations they share with other kernels, which are in ``declares``.
 
@@ -39,6 +55,7 @@ class ConvKernel:
     pack: str
     packed_bytes: int
     units: int
+    pieces: Pieces | None = None  # of "forward"; None where the units of a piece lie apart
 
 
 def supported(spec: ConvSpec, target: Target) -> bool:
@@ -74,7 +91,12 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     texts += _together(name, plans, pieces, offsets)
     declares = (*vec.declares(), _PREFETCH)
     units = pieces * sum(p.sum.groups * p.blocks for p in plans) if pieces else sum(_units_of(p) for p in plans)
-    return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units)
+    return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units, _pieces_of(plans[0]) if spec.kind == FORWARD else None)
+
+
+def _pieces_of(plan: Plan) -> Pieces | None:
+    blocks, length = plan.sum.groups * plan.blocks, plan.sum.axes[-1].count
+    return Pieces(plan.unit, plan.rows, length, blocks) if plan.rows and blocks and length and not plan.blocks_outside else None
 
 
 def _weight_grad(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
