@@ -37,3 +37,16 @@ def test_a_mean_beside_the_rows_it_weighs_stays_out_of_their_way() -> None:
     value, gradient = both(x, w)
     np.testing.assert_allclose(value, (w * (x * x).sum(1)).sum() / w.sum())
     np.testing.assert_allclose(gradient, 2 * x * w[:, None] / w.sum())
+
+
+def test_cheap_chains_are_computed_again_where_their_data_is_read_anyway() -> None:
+    def f(x: Any) -> Any:
+        h = ag.maximum((x - 0.5) * x + 1.0, 0.25) * x
+        return h / ag.sum(h)
+
+    g = ag.compile(f)
+    x = np.random.default_rng(0).standard_normal((40, 70))
+    first, second = kernels(g, x)
+    assert "'written': '0'" in first and "'read': '8 * x_0 * x_1'" in second, (first, second)
+    h = np.maximum((x - 0.5) * x + 1.0, 0.25) * x
+    np.testing.assert_allclose(g(x), h / h.sum())

@@ -26,6 +26,7 @@ from .windows import OVERLAY, WINDOW, window_map
 __all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "sum_size", "view_of", "weight", "write_map"]
 
 CHEAP = 2
+_NEAR = 8  # weight of what is computed in every nest that reads it, where all its data is read anyway: less than writing and reading it
 _AGAIN = 16  # total weight of what is computed anew at several shifts of one nest rather than stored
 _WEIGHTS = {"div": 4, "sqrt": 4, "pow": 24}
 WRITES = frozenset(("insert", "insert_add"))
@@ -493,6 +494,7 @@ class _Analysis:
         for item, how in uses:
             if isinstance(how, tuple):
                 maps.setdefault(item, set()).add(how)
+        cheap = cheap or not mem and len(maps) > 1 and self.cost[v] <= _NEAR and all(isinstance(n, Nest) and not self.src[v] & ~n.src for n in maps)
         cheap = cheap or not mem and any(len(ms) > 1 and _shifts(ms) and self.cost[v] * len(ms) <= _AGAIN for ms in maps.values())
         for item, ms in maps.items():
             if isinstance(item, Nest) and len(ms) == 1 and self._fold(op, item, next(iter(ms)), uses, cheap):

@@ -432,7 +432,8 @@ def _logsumexp_body(b: Any, x: Any, dims: Any) -> Any:
 
 def _softmax_body(b: Any, x: Any, dim: int) -> Any:
     e = b.exp(b.sub(x, b.keep_dims(b.stop_gradient(b.amax(x, dims=(dim,))), x, (dim,))))
-    return b.div(e, b.keep_dims(b.sum(e, dims=(dim,)), x, (dim,)))
+    total = b.sum(e, dims=(dim,))
+    return b.mul(e, b.keep_dims(b.div(b.full_like(total, 1), total), x, (dim,)))
 
 
 def _log_softmax_body(b: Any, x: Any, dim: int) -> Any:
