@@ -543,3 +543,36 @@ def test_memory_that_overlaps_goes_the_general_way() -> None:
         g = ag.compile(f) if compiled else f
         got.append([g(x).item() for x in (t(1.0, 1.0), t(1.0, 1.0), w[:2], w[1:], t(1.0, 1.0))])
     assert got[0] == got[1]
+
+
+# ---- what is made inside ------------------------------------------------------------------------------------------------------------------
+
+def test_tensors_made_inside_are_no_state() -> None:
+    def f(x: Any) -> Any:
+        a = ag.tensor([1.0, 2.0])
+        a[0] = x[0]
+        a += 1
+        b = ag.tensor([1.0, 2.0], requires_grad=True)
+        c = ag.ones(2, requires_grad=True)
+        (b * c * x).sum().backward()
+        return a, b.grad, c.grad, c, ag.ones(2, requires_grad=True), (a.clone() + b.detach().to(ag.float64).float())
+
+    def make() -> Any:
+        return f, [], [t(3.0, 4.0)]
+
+    both(make)
+
+
+def test_copies_of_tensors_in_variables() -> None:
+    def make() -> Any:
+        w = t(1.0, 2.0)
+
+        def f(x: Any) -> Any:
+            u = w.clone()
+            u.mul_(3.0)
+            w.add_(1.0)
+            return u * x + w.to(ag.float64).sum() + w.contiguous()
+
+        return f, [w], [t(3.0, 4.0)]
+
+    both(make)

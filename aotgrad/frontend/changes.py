@@ -48,6 +48,7 @@ class Changes:
     outs: list[int] = field(default_factory=list)  # the results they get
     sets: list[Change] = field(default_factory=list)
     flags: list[tuple[Any, bool]] = field(default_factory=list)  # places of tensors whose requires_grad is set
+    leaves: list[int] = field(default_factory=list)  # results that were made leaves
     freed: list[int] = field(default_factory=list)  # results without a graph, as it was used up
     absent: list[Any] = field(default_factory=list)  # places that held None
     held: list[tuple[Any, Any, Any]] = field(default_factory=list)
@@ -57,7 +58,7 @@ class Changes:
     @property
     def any(self) -> bool:
         """Whether a call does more than give results."""
-        return bool(self.written or self.sets or self.flags or self.freed)
+        return bool(self.written or self.sets or self.flags or self.freed or self.leaves)
 
     def holds(self, leaves: Sequence[Any]) -> bool:
         """Whether what the trace saw of the outside still is so."""
@@ -112,6 +113,9 @@ class Changes:
                 sources.read(None, place.owner, leaves).grad = value
             else:
                 place.holder[place.key] = value
+        for i in self.leaves:
+            if isinstance(results[i], Tensor) and results[i]._node is None:
+                results[i]._requires_grad = True
         if modes.state.grad:
             for i in self.freed:
                 use_up(results[i])
@@ -169,13 +173,14 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
     outputs = trace.block.outputs
     changes = Changes(len(outputs))
     used_up = _used_up(trace, found, outputs)
+    changes.leaves = [i for i, v in enumerate(outputs) if v in trace.requires and v in found.owners and id(found.owners[v]) not in found.reals]
     for i, v in enumerate(outputs):
         outputs[i] = trace.builder.stop_gradient(_renewed(found, v), reverse=True) if i in used_up else _renewed(found, v)
     changes.freed = sorted(used_up)
     for key, x in list(found.reals.items()):
         traced = _traced(found, key, given)
         before, place = found.first[key]
-        if traced._value is before:
+        if traced._value is before or id(x) in found.fresh:
             continue
         if any(memory_of(n) is memory_of(x) for n in trace.noted):
             raise AotgradRuntimeError(f"{trace.name}: the numbers of a tensor that it writes to are also read as Python or NumPy values (numpy(), item(), "
@@ -196,8 +201,8 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
         change.plain = isinstance(x, TracedArray)
         changes.sets.append(change)
     changes.held = found.held
-    changes.flags = [(found.place(x), on) for x, on in found.flags.values() if id(x) in found.reals and found.reals[id(x)]._requires_grad is not on]
-    changes.hooked = [(found.place(x), _has_hooks(found.reals[id(x)])) for x in found.hooked.values()]
+    changes.flags = [(found.place(x), on) for x, on in found.flags.values() if found.outside(x) and found.reals[id(x)]._requires_grad is not on]
+    changes.hooked = [(found.place(x), _has_hooks(found.reals[id(x)])) for x in found.hooked.values() if found.outside(x)]
     return changes
 
 
@@ -223,7 +228,7 @@ def _used_up(trace: Trace, found: Ledger, outputs: Sequence[Value]) -> set[int]:
 
 def _gradients(trace: Trace, found: Ledger, changes: Changes) -> None:
     for entry in found.grads.values():
-        if id(entry.owner) not in found.reals:
+        if not found.outside(entry.owner):
             continue
         place = GradOf(found.place(entry.owner))
         if entry.asked and entry.first is None:

@@ -22,7 +22,7 @@ from aotgrad_runtime.tensor import Tensor
 
 from .dispatch import TORCH, run
 from .front import FrontBuilder
-from .methods import contiguous
+from .ledger import made_here
 from .numpy_protocol import filled_like
 from .trace import Trace, Traced, TracedNumber, TracedTensor, current, plain_size, user_loc
 
@@ -60,9 +60,10 @@ def _finish(data: Any, requires_grad: bool, memory_format: Any = None) -> Any:
 
 
 def _traced(trace: Trace, value: Any, requires_grad: bool) -> Any:
-    if requires_grad:
-        raise AotgradNotImplementedError(f"{user_loc()}: requires_grad=True inside a traced function is not available; pass the tensor as an argument, or use ag.grad")
-    return TracedTensor._of(trace, value)
+    out = TracedTensor._of(trace, value)
+    if requires_grad and (trace.ledger is None or trace.parent is not None):
+        raise AotgradNotImplementedError(f"{user_loc()}: requires_grad=True is not available here (in built libraries, loops, branches and transforms); use ag.grad")
+    return out.requires_grad_(True) if requires_grad else out
 
 
 def _fixed(shape: Sequence[Any], name: str) -> Any:
@@ -402,8 +403,8 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, memory_
     _refuse_traced(data, "tensor")
     out = runtime.tensor(data, dtype=dtype)
     if memory_format is not None:
-        out = contiguous(out, memory_format)
-    return out.requires_grad_(True) if requires_grad else out
+        out._data = mf.copy_to_strides(out._data, mf.format_strides(out._data.shape, mf.check(memory_format)))
+    return made_here(out.requires_grad_(True) if requires_grad else out)
 
 
 def as_tensor(data: Any, dtype: Any = None) -> Any:
@@ -411,7 +412,8 @@ def as_tensor(data: Any, dtype: Any = None) -> Any:
     if isinstance(data, Traced):
         return data if dtype is None else run(TORCH["astype"], {"input": data, "dtype": as_dtype(dtype)})
     _refuse_traced(data, "as_tensor")
-    return runtime.as_tensor(data, dtype)
+    out = runtime.as_tensor(data, dtype)
+    return out if isinstance(data, (Tensor, np.ndarray)) else made_here(out)
 
 
 from_numpy, from_dlpack = runtime.from_numpy, runtime.from_dlpack

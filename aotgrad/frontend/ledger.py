@@ -22,8 +22,8 @@ from .eager import Dual, mark_view
 from .sources import Argument, GradOf, Item
 from .trace import Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, user_loc
 
-__all__ = ["DETACHED", "Gradient", "Ledger", "Slot", "detach", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of", "real", "set_data", "set_grad",
-           "set_item", "twin"]
+__all__ = ["DETACHED", "Gradient", "Ledger", "Slot", "detach", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of", "made_here", "real",
+           "set_data", "set_grad", "set_item", "twin"]
 
 DETACHED = ("detached",)  # how a tensor without a graph shows the memory of another
 
@@ -70,6 +70,7 @@ class Ledger:
         self.renewed: dict[Value, Value] = {}  # values computed again with what gradients need
         self.hooked: dict[int, Any] = {}  # leaves that a backward pass reached: whether they have hooks is part of the program
         self.kept: list[Any] = []
+        self.fresh: dict[int, Any] = {}  # tensors made while tracing: no state, each call begins with the same numbers
 
     def argument(self, traced: Any, tensor: Any, index: int) -> None:
         """Takes note of a tensor among the arguments."""
@@ -129,6 +130,11 @@ class Ledger:
         x = self.reals.get(id(self.owners.get(value)))
         return x is not None and x._node is not None
 
+    def outside(self, traced: Any) -> bool:
+        """Whether a traced tensor stands for one that was there before the call."""
+        x = self.reals.get(id(traced))
+        return x is not None and id(x) not in self.fresh
+
     def mark(self, traced: Any, on: bool) -> None:
         """``requires_grad`` was set."""
         self.flags[id(traced)] = traced, on
@@ -154,6 +160,14 @@ def twin(x: Any) -> Any:
     if trace is None or trace.ledger is None or not real(x):
         return x
     return trace.ledger.twin(x)
+
+
+def made_here(x: Any) -> Any:
+    """``x``, a tensor that was made just now: in a trace, what is written into it stays in the call."""
+    found = ledger_of()
+    if found is not None:
+        found.fresh[id(x)] = x
+    return x
 
 
 def detach(self: Any) -> Any:

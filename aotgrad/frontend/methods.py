@@ -203,6 +203,7 @@ def _cast(x: Any, dtype: Any) -> Any:
 
 def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False, memory_format: Any = None) -> Any:
     """``to(dtype)``, ``to(other)``, ``to("cpu")``: converted where that changes something, else the tensor itself."""
+    self = ledger.twin(self)
     for a in args:
         if isinstance(a, Tensor):
             dtype = a._dtype
@@ -232,7 +233,7 @@ def _in_format(x: Any, out: Any, memory_format: Any) -> Any:
 
 def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
     """The tensor with its elements dense in ``memory_format``: itself if they are, else a copy."""
-    memory_format = mf.check(memory_format)
+    memory_format, x = mf.check(memory_format), ledger.twin(x)
     if isinstance(x, Traced):
         layout = Layout.channels_last(x.ndim) if memory_format is mf.channels_last else None
         if memory_format is mf.preserve_format or x._value.type.layout == layout:
@@ -247,6 +248,7 @@ def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
 
 def _clone(self: Any, *, memory_format: Any = mf.preserve_format) -> Any:
     """A copy, recorded."""
+    self = ledger.twin(self)
     out = call(TORCH["clone"], (self,), {})
     if not isinstance(out, Tensor):
         return out  # of a NumPy array
