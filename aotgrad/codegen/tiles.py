@@ -1,7 +1,7 @@
 """Reads that are contiguous in another loop than the writes (transposes, changes of layout): square tiles, turned in registers.
 
 As many vectors as a vector has lanes are loaded along the loop that the reads are contiguous in, turned by shuffles, and used one after the other as if they had
-been gathered. Tiles go in strips: a few of them side by side along the reads, so that lines of cache are used up while they are there, down the whole loop of the writes.
+been gathered. Tiles go in strips: some of them side by side along the reads, so that lines of cache are used up while they are there, down the whole loop of the writes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .sharing import shared
 
 __all__ = ["Tiles", "transpose"]
 
-_STRIP: Final = 4
-"""Tiles side by side: 256 bytes of each row of 4-byte elements."""
+_STRIP: Final = 16
+"""Tiles side by side: a kilobyte of each row, which prefetchers see."""
 _MANY: Final = 4
 """Reads of a nest that are turned; more would not stay in registers."""
 
