@@ -15,9 +15,9 @@ import numpy as np
 from lowering_harness import AgCall, Guarded, Program, from_layout, in_layout
 
 from aotgrad.codegen import llvm
-from aotgrad.codegen.driver import gemm_object
+from aotgrad.codegen.driver import kernel_objects
 from aotgrad.codegen.elf import link_shared
-from aotgrad.codegen.emit import gemm_dtypes, module
+from aotgrad.codegen.emit import module
 from aotgrad.codegen.lower import lower
 from aotgrad.codegen.target import Target
 from aotgrad.ir import Func, Layout, TensorType, build, dims, interp, opdef
@@ -51,7 +51,7 @@ def compile_all(funcs: Mapping[str, Func], plain: bool = False) -> tuple[dict[st
         lowered = [replace(low, entry=replace(low.entry, name=f"call_{low.entry.name}", kernel=low.entry.name, plain=low.entry.name)) for low in lowered]
     kernels = [k for low in lowered for k in low.funcs]
     text = module(kernels, [low.entry for low in lowered], target)
-    objects = [llvm.compile_object(text, target, passes="inline"), *(gemm_object(d, target) for d in sorted(gemm_dtypes(kernels)))]
+    objects = [llvm.compile_object(text, target, passes="inline"), *kernel_objects(kernels, target)]
     return dict(funcs), load_bytes(link_shared(objects, [s for low in lowered for s in low.entry.exports], "libtable.so"))
 
 

@@ -21,11 +21,11 @@ from ..ir.core import Func, Value
 from ..ir.dims import Dim, DimLike
 from ..ir.types import TensorType
 from . import llvm, pool
-from .driver import gemm_object
+from .driver import kernel_objects
 from .elf import link_shared
 from .elf.archive import write_archive
 from .elf.relocatable import link_relocatable
-from .emit import gemm_dtypes, module
+from .emit import module
 from .kernel_types import INDEX
 from .lower import Lowered, lower
 from .target import Target
@@ -122,7 +122,7 @@ def build_objects(name: str, functions: Sequence[CFunction], target: Target, *, 
         meta["threads"] = threads
     text = module(funcs, [low.entry for low in lowered], target, [_meta_text(name, meta, [low.entry.name for low in lowered])])
     objects = [llvm.compile_object(text, target, passes="inline")]
-    objects += [gemm_object(d, target) for d in sorted(gemm_dtypes(funcs))]
+    objects += kernel_objects(funcs, target)
     objects += [llvm.compile_object(pool.library_text(name, target), target)] if threads > 1 else []
     return Objects(name, tuple(symbols), tuple(objects), text, target, tuple(lowered), pool.IMPORTS if threads > 1 else ())
 

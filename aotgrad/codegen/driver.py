@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,13 +17,13 @@ from ..ir.printer import print_module
 from ..ir.types import TensorType
 from . import later, llvm
 from .elf import link_shared
-from .emit import gemm_dtypes, module
+from .emit import conv_kernels, gemm_dtypes, module
 from .lower import Lowered, lower
 from .options import Options
 from .target import Target
 from .work import many_rounds
 
-__all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "gemm_object", "texts"]
+__all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "kernel_objects", "texts"]
 
 
 @record(frozen=True)
@@ -34,13 +35,27 @@ class Compiled:
 
 
 @functools.lru_cache(maxsize=8)
-def gemm_object(dtype: str, target: Target) -> bytes:
-    """The relocatable object of the GEMM module: compiled once, then kept in the process and in the object cache."""
-    text = later.gemm.module(dtype, target).text
-    key = f"gemm object;{target.key};{llvm.binding().llvm_version_info};{hashlib.sha256(text.encode()).hexdigest()}"
+def _gemm_object(dtype: str, target: Target) -> bytes:
+    return _kept("gemm", later.gemm.module(dtype, target).text, target, "inline")
+
+
+@functools.lru_cache(maxsize=256)
+def _conv_object(spec: str, name: str, target: Target) -> bytes:
+    kernel = later.conv__select.definition(spec, name, target)
+    return _kept("convolution", "\n".join([*kernel.declares, kernel.text]), target, "none")
+
+
+def _kept(what: str, text: str, target: Target, passes: str) -> bytes:
+    """The relocatable object of a text that many programs share: compiled once, then kept in the object cache (and by the caller in the process)."""
+    key = f"{what} object;{target.key};{llvm.binding().llvm_version_info};{hashlib.sha256(text.encode()).hexdigest()}"
     cache = ObjectCache(default_folder())
     found = cache.get(key)
-    return found.so if found is not None else cache.put(key, llvm.compile_object(text, target), {"what": "object"}).so
+    return found.so if found is not None else cache.put(key, llvm.compile_object(text, target, passes=passes), {"what": "object"}).so
+
+
+def kernel_objects(funcs: Sequence[Func], target: Target) -> list[bytes]:
+    """What the module of ``funcs`` refers to: matrix products and convolutions."""
+    return [*(_gemm_object(d, target) for d in sorted(gemm_dtypes(funcs))), *(_conv_object(spec, name, target) for name, spec in sorted(conv_kernels(funcs).items()))]
 
 
 def _type(t: TensorType) -> dict[str, Any]:
@@ -52,7 +67,7 @@ def compile_lowered(lowered: Lowered, target: Target) -> Compiled:
     entry = lowered.entry
     text = module(lowered.funcs, entry, target)
     objects = [llvm.compile_object(text, target, passes="inline")]
-    objects += [gemm_object(d, target) for d in sorted(gemm_dtypes(lowered.funcs))]
+    objects += kernel_objects(lowered.funcs, target)
     so = link_shared(objects, entry.exports, f"lib{entry.name}.so")
     meta = {
         "name": entry.name, "args": [_type(t) for t in entry.inputs], "outs": [_type(t) for t in entry.outputs], "symbols": list(entry.symbols),

@@ -114,7 +114,7 @@ def _bounds(e: NestEmitter, choice: Choice, image: Index, first: Index, end: Ind
         if list(loop.dims) != sorted(loop.dims) or (inside and not by_rows and (len(steps) == 1 or inside != places[-1:])):
             return None
         each = steps[inside] if by_rows else dims.product(space[d] for d in loop.dims if d)
-        low, high, total = (kb.mul(first, each), kb.mul(end, each), pieces.rows * each) if by_rows else (0, kb.dim(each), each)
+        low, high, total = (kb.mul(first, kb.dim(each)), kb.mul(end, kb.dim(each)), pieces.rows * each) if by_rows else (0, kb.dim(each), each)
         start = kb.mul(image, kb.dim(total)) if 0 in loop.dims else 0
         out.append((loop, kb.add(start, low), kb.add(start, high)))
         cut = cut or by_rows

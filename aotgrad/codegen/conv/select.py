@@ -58,6 +58,5 @@ def _moves(spec: ConvSpec, letter: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def definition(text: str, name: str, target: Target) -> ConvKernel:
-    """The kernel of a spec written as text; its functions are the module's own."""
-    made = emit(ConvSpec.from_text(text), target, name)
-    return replace(made, text=made.text.replace("define hidden ", "define internal "))
+    """The kernel of a spec written as text."""
+    return emit(ConvSpec.from_text(text), target, name)

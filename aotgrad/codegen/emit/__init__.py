@@ -14,7 +14,7 @@ from .function import FunctionEmitter, ModuleState
 from .ops import TABLE
 from .pieces import LONG, define_in_pieces
 
-__all__ = ["TABLE", "Entry", "Gemm", "gemm_dtypes", "module"]
+__all__ = ["TABLE", "Entry", "Gemm", "conv_kernels", "gemm_dtypes", "module"]
 
 _MEMORY = """
 @llvm.compiler.used = appending global [3 x ptr] [ptr @memcpy, ptr @memmove, ptr @memset], section "llvm.metadata"
@@ -67,7 +67,8 @@ end:
 def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target, extra: Sequence[str] = ()) -> str:
     """The LLVM module of kernel-level ``funcs`` with the symbols of each ``entry``; everything else is internal. ``extra``: further definitions, as text.
 
-    It refers to ``ag_gemm_*`` where the kernels do (see ``gemm_dtypes``) and to nothing else: compile it with ``llvm.compile_object(text, target, passes="inline")``.
+    It refers to ``ag_gemm_*`` and ``ag_conv_*`` where the kernels do (see ``gemm_dtypes``, ``conv_kernels``) and to nothing else: compile it
+    with ``llvm.compile_object(text, target, passes="inline")``.
     Raises ``AotgradValueError`` for an entry whose kernel is missing or has another signature, ``AotgradNotImplementedError`` for an op without a form.
     """
     entries = [entry] if isinstance(entry, Entry) else list(entry)
@@ -92,6 +93,12 @@ def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target
     known = set(simd.splitlines()) if simd else set()
     declares = [line for line in state.declares if line not in known]
     return "\n".join([f'target triple = "{target.triple}"', *declares, simd, *bodies, *state.jobs, *state.thunks.values(), memory, *extra, attributes, ""])
+
+
+def conv_kernels(funcs: Sequence[Func]) -> dict[str, str]:
+    """Names and specs of the convolutions that the functions call and that must be linked beside."""
+    calls = [op for f in funcs for op in walk(f.body) if op.name == "func.call" and "ag.conv" in op.attrs]
+    return {str(op.attrs["callee"]).rpartition("_")[0]: str(op.attrs["ag.conv"]) for op in calls}
 
 
 def gemm_dtypes(funcs: Sequence[Func]) -> frozenset[str]:

@@ -7,7 +7,7 @@ import re
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradValueError
 
 from ...ir.core import Op
-from .. import later, vmath
+from .. import vmath
 from ..kernel_types import KType, as_ktype
 from .function import CALL_INFO, CTX_HOOK, CTX_HOOK_STATE, FunctionEmitter, inner_name
 from .text import elem_type, llvm_type, suffix
@@ -140,13 +140,7 @@ def _gemm(e: FunctionEmitter, op: Op, elem: str, epilogue: str | None) -> None:
 
 
 def _conv(e: FunctionEmitter, op: Op, callee: str) -> None:
-    """Operands: buffers, each with an offset in elements, then sizes. The kernel itself becomes part of the module; ``ag.conv`` says what it computes."""
-    name = callee.rpartition("_")[0]
-    kernel = later.conv__select.definition(op.attrs["ag.conv"], name, e.state.target)
-    if name not in e.state.thunks:
-        e.state.thunks[name] = kernel.text
-        for line in kernel.declares:
-            e.state.declare(line)
+    """Operands: buffers, each with an offset in elements, then sizes. The kernel is an object of its own; ``ag.conv`` says what it computes."""
     args, operands = [], list(op.operands)
     while operands and as_ktype(operands[0].type).mem:
         mem, at = operands[:2]
@@ -156,6 +150,7 @@ def _conv(e: FunctionEmitter, op: Op, callee: str) -> None:
     numbers = [f"i64 {e.names[o]}" for o in operands]
     if callee.endswith("_run"):
         args += ["ptr null"] * (5 - len(args))  # no bias, no residual
+    e.state.declare(f"declare hidden void @{callee}({', '.join(['ptr'] * len(args) + ['i64'] * len(numbers))})")
     e.lines.append(f"  call void @{callee}({', '.join([*args, *numbers])})")
 
 
