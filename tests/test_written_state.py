@@ -576,3 +576,19 @@ def test_copies_of_tensors_in_variables() -> None:
         return f, [w], [t(3.0, 4.0)]
 
     both(make)
+
+
+def test_tensors_come_out_of_functions_of_no_arrays() -> None:
+    c = ag.tensor(0.0)
+    f = ag.compile(lambda: c.add_(1.0).clone())
+    assert [type(f()) for _ in range(3)] == [ag.Tensor] * 3 and c.item() == 3.0
+    w = t(1.0, 2.0, requires_grad=True)
+    g = ag.compile(lambda k: (w * k).sum())
+    g(2.0).backward()
+    assert w.grad.tolist() == [2.0, 2.0]
+
+
+def test_verify_looks_before_the_call() -> None:
+    w = t(1.0, 2.0)
+    f = ag.compile(lambda x: w.add_(x) * 2, verify=2)
+    assert f(ag.ones(2)).tolist() == [4.0, 6.0] and f(ag.ones(2)).tolist() == [6.0, 8.0] and w.tolist() == [3.0, 4.0]

@@ -189,9 +189,10 @@ class State:
         if variant.changes.overlap(variant.arguments(leaves)):
             result = self.f(*args, **kwargs)
             return result if out is None else outputs.write(result, out)
+        expected = self._expected(variant, leaves) if variant.verified < self.options.verify else None
         result = self.execute(variant, leaves)
-        if variant.verified < self.options.verify:
-            self._verify(variant, leaves, result)
+        if expected is not None:
+            self._verify(variant, expected, result)
         if fresh or not variant.entered:
             self._add_fast(variant, leaves, tree, fresh)
         return result if out is None else outputs.write(result, out)
@@ -356,6 +357,8 @@ class State:
             before.undo()
             raise
         changed = changes.finish(trace, given, bound)
+        if trace.torch and not any(isinstance(x, (np.ndarray, np.generic)) for x in leaves):  # tensors came out of variables
+            tensors = True
         variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors, self._contents())
         variant.changes = changed
         changes.resolved(changed, variant.place)
@@ -375,6 +378,7 @@ class State:
             with tracing(trace), modes.noting() as trace.noted:
                 out = self.f(*args, **kwargs)
                 leaves, out_tree = tree_flatten(out)
+                trace.torch = any(isinstance(x, TracedTensor) for x in leaves)
                 constants: list[Any] = []
                 for i, x in enumerate(leaves):
                     if isinstance(x, (Traced, np.ndarray, Tensor)) or hasattr(x, "symbols"):
@@ -432,11 +436,14 @@ class State:
         it = iter(results)
         return tree_unflatten(variant.out_tree, [next(it) if c is _TRACED else c for c in variant.out_constants])
 
-    def _verify(self, variant: Variant, leaves: Sequence[Any], result: Any) -> None:
+    def _expected(self, variant: Variant, leaves: Sequence[Any]) -> Sequence[Any]:
+        """What the interpreter makes of a call: before the call, which may write to what it reads."""
         variant.verified += 1
         arrays = [np.asarray(array_of(leaves[leaf.index]), leaf.type.dtype.np) for leaf in variant.leaves]
         arrays += [np.asarray(array_of(x)) for x in variant.arguments(leaves)[len(variant.leaves):]]
-        expected = interp.run(variant.func, *arrays)
+        return interp.run(variant.func, *arrays)
+
+    def _verify(self, variant: Variant, expected: Sequence[Any], result: Any) -> None:
         got = [array_of(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is _TRACED]
         for i, (a, b) in enumerate(zip(got, expected)):
             tolerance = 1e-4 if b.dtype == np.float32 else 1e-9
