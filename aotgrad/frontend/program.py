@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Block, Builder, Func, Op, Value, interp, opdef
+from aotgrad.ir import Block, Builder, Func, Op, TensorType, Value, interp, opdef
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.custom import expand_func
 from aotgrad.ir.transforms.differentiate import differentiate, jvp_func, transpose_into
@@ -173,32 +173,62 @@ def _binding(ins: list[Value], kept: list[int], seen: list[Value]) -> tuple[int,
 # ---- running ------------------------------------------------------------------------------------------------------------------------
 
 def _plan(func: Func) -> list[Any]:
-    """Slots: arguments first, then results; each step is (callable, operand slots, result slots)."""
+    """Slots: arguments first, then results; each step is (callable, operand slots, result slots, slots that no later step reads)."""
     slots: dict[Value, int] = {a: i for i, a in enumerate(func.args)}
-    steps = []
-    for op in func.body.ops:
+    steps: list[tuple[Any, list[int], list[int], list[int]]] = []
+    last: dict[int, int] = {}
+    for n, op in enumerate(func.body.ops):
         where = [slots[o] for o in op.operands]
         for r in op.results:
             slots[r] = len(slots)
-        steps.append((_implementation(op), where, [slots[r] for r in op.results]))
-    return [len(slots), steps, [slots[o] for o in func.outputs]]
+        last.update((i, n) for i in (*where, *(slots[r] for r in op.results)))
+        fn = _implementation(op) if op.name != "full" or op.result in func.outputs else _splat(op)
+        steps.append((fn, where, [slots[r] for r in op.results], []))
+    outs = [slots[o] for o in func.outputs]
+    for i, n in last.items():
+        if i >= len(func.args) and i not in outs:
+            steps[n][3].append(i)
+    fresh: set[int] = set()  # results that have their memory to themselves
+    for n, op in enumerate(func.body.ops):
+        fn, where, results, dead = steps[n]
+        if isinstance(opdef.get(op.name).ref, np.ufunc) and opdef.get(op.name).exact and op.result.type.rank and op.result.type.dtype is not bfloat16:
+            k = next((k for k, i in enumerate(where) if i in dead and i in fresh and op.operands[k].type == op.result.type), None)
+            if k is not None:
+                steps[n] = (_into(op, k), where, results, dead)
+            fresh.update(results)
+    return [len(slots), steps, outs]
+
+
+def _into(op: Op, k: int) -> Callable[..., Any]:
+    """The op with its result in the memory of operand ``k``, which nobody reads again."""
+    ref: Any = opdef.get(op.name).ref
+    return _laid_out(op, lambda *xs: ref(*xs, out=xs[k]))
+
+
+def _splat(op: Op) -> Callable[..., Any]:
+    """One number that stands for an array of it."""
+    t = op.result.type
+    made = np.broadcast_to(_implementation(Op("full", (), [TensorType((), t.dtype)], {**op.attrs, "shape": ()}, (), op.loc))(), t.shape)
+    return lambda: made
 
 
 def _execute(plan: list[Any], arrays: Arrays) -> list[Any]:
     total, steps, outs = plan
     with np.errstate(all="ignore"):
         if len(steps) == 1 and len(outs) == 1:  # one op: no environment
-            fn, where, results = steps[0]
+            fn, where, results, _ = steps[0]
             if outs[0] == results[0] and len(results) == 1:
                 return [fn(*[arrays[i] for i in where])]
         env: list[Any] = [*arrays, *([None] * (total - len(arrays)))]
-        for fn, where, results in steps:
+        for fn, where, results, dead in steps:
             out = fn(*[env[i] for i in where])
             if len(results) == 1:
                 env[results[0]] = out
             else:
                 for slot, value in zip(results, out):
                     env[slot] = value
+            for slot in dead:  # its memory may be used again
+                env[slot] = None
     return [env[i] for i in outs]
 
 
@@ -264,6 +294,8 @@ def _laid_out(op: Op, fn: Callable[..., Any]) -> Callable[..., Any]:
     rank = op.result.type.rank
     if opdef.get(op.name).layouts == "channels_last":
         return lambda *xs: images.laid_out(fn(*xs), xs)
+    if op.name == "where" and rank > 2:
+        return _choose
     if rank > 2 and isinstance(opdef.get(op.name).lower, opdef.Scalar):
         return lambda *xs: _like_operands(fn(*xs), xs)
     if rank == 4 and op.name in _KEEP_CHANNELS_LAST:
@@ -287,6 +319,14 @@ def _like_operands(out: Any, xs: Arrays) -> Any:
         return out
     wanted = mf.pointwise_strides(out.shape, [_strides(x) for x in xs])
     return out if strides == wanted else mf.copy_to_strides(out, wanted)
+
+
+def _choose(condition: Any, x: Any, y: Any) -> Any:
+    """``np.where`` in the memory order of its operands, without a second copy."""
+    out = mf.empty(condition.shape, x.dtype, mf.pointwise_strides(condition.shape, [_strides(condition), _strides(x), _strides(y)]))
+    np.copyto(out, y)
+    np.copyto(out, x, where=condition)
+    return out
 
 
 def _like_parts(out: Any, xs: Arrays, insertion: bool) -> Any:

@@ -14,6 +14,7 @@ from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradValueError
 from aotgrad_runtime.limits import finfo
+from aotgrad_runtime.memory_format import channels_last
 from aotgrad_runtime.tensor import Tensor
 
 from ._shared import dtype_of, f, is_known, out_or_inplace, per_channel, rank
@@ -131,17 +132,33 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
         if running_mean is None or running_var is None:
             raise AotgradArgumentError("batch_norm: running_mean and running_var are needed unless training=True")
         mean, var = (per_channel(p, rank(input)) for p in (running_mean, running_var))
-        return _affine(f.mul(f.sub(input, mean), f.rsqrt(f.add(var, eps))), *shaped)
+        return _moved(input, mean, var, eps, *shaped)
     dims = tuple(d for d in range(rank(input)) if d != 1)
     n = _in_size(input, dims)
     if isinstance(n, int) and n == 1:
         raise AotgradValueError(f"batch_norm: Expected more than 1 value per channel when training, got input size {list(input.shape)}")
-    away, mean, var = _moments(input, dims)
+    mean, var = _statistics(input, dims)
     if running_mean is not None:
         _write(running_mean, f.reshape(mean, -1), momentum, "batch_norm: running_mean")
     if running_var is not None:
         _write(running_var, f.mul(f.reshape(var, -1), n / (n - 1)), momentum, "batch_norm: running_var")
-    return _affine(f.mul(away, f.rsqrt(f.add(var, eps))), *shaped)
+    return _moved(input, mean, var, eps, *shaped)
+
+
+def _statistics(x: Any, dims: tuple[int, ...]) -> tuple[Any, Any]:
+    """Mean and variance by channel; of an image that is channels_last over its rows of channels, which are summed where they lie."""
+    if type(x) is Tensor and rank(x) == 4 and x.is_contiguous(channels_last):
+        rows = f.reshape(f.permute(x, (0, 2, 3, 1)), (-1, x.shape[1]))
+        return per_channel(f.mean(rows, 0), 4), per_channel(f.var(rows, 0, correction=0), 4)
+    return f.mean(x, dims, True), f.var(x, dims, correction=0, keepdim=True)
+
+
+def _moved(x: Any, mean: Any, var: Any, eps: float, weight: Any, bias: Any) -> Any:
+    """``(x - mean) / sqrt(var + eps) * weight + bias`` with one factor and one summand per channel: two passes over the image."""
+    scale = f.rsqrt(f.add(var, eps))
+    scale = scale if weight is None else f.mul(scale, weight)
+    shift = f.neg(f.mul(mean, scale)) if bias is None else f.sub(bias, f.mul(mean, scale))
+    return f.addcmul(shift, x, scale)
 
 
 def instance_norm(input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None, use_input_stats: bool = True,
