@@ -261,3 +261,10 @@ def test_compiled_functions_are_checked_too() -> None:
     f = ag.compile(lambda a, b: ag.tanh(ag.matmul(a, b)))
     assert ag.autograd.gradcheck(f, (t(ag, A), t(ag, B)), check_forward_ad=True)
     assert ag.autograd.gradgradcheck(f, (t(ag, A), t(ag, B)))
+
+
+@pytest.mark.parametrize("f", [lambda x: (x ** 3).sum(), lambda x: x[0, 0].exp(), lambda x: ((x * x).sum(), x.sin())])
+def test_second_derivatives_of_results_without_dims(f: Any) -> None:
+    assert verdict(lambda m: m.autograd.gradgradcheck(f, (t(m, A),))) == (True, 0)
+    assert ag.autograd.gradgradcheck(ag.compile(f), (t(ag, A),))
+    assert ag.autograd.gradgradcheck(f, (t(ag, A),), gen_non_contig_grad_outputs=True)
