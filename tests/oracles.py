@@ -159,7 +159,7 @@ def _by_real(better: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quotient(whole: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, y: x - whole(x.real / y.real) * y
+    return lambda x, y, checked=True: x - whole(x.real / y.real) * y
 
 
 def _complex_extremum(pick: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,6 +177,7 @@ COMPLEX: dict[str, Callable[..., Any]] = {
     "clamp": lambda x, lo, hi: np.where(x.real < lo.real, lo, np.where(x.real > hi.real, hi, x)), "remainder": _quotient(np.floor), "fmod": _quotient(np.trunc),
     "amax": _complex_extremum(np.max), "amin": _complex_extremum(np.min),
     "cbrt": lambda z: z ** (1 / 3), "hypot": lambda x, y: np.sqrt(x * x + y * y), "logaddexp": lambda x, y: np.log(np.exp(x) + np.exp(y)),
+    "logaddexp2": lambda x, y: np.log(np.exp2(x.real) * np.exp(1j * np.log(2) * x.imag) + np.exp2(y.real) * np.exp(1j * np.log(2) * y.imag)) / np.log(2),
     "stop_gradient": lambda z, reverse: z,  # rules use it where the derivative is 0 anyway (shifts by a maximum): elsewhere it is a fault
 }
 

@@ -82,7 +82,8 @@ def test_other_sizes_after_the_first_call(name: str) -> None:
 def test_most_sizes_are_symbols() -> None:
     """Static kernels only where the op's attributes fix the sizes."""
     static = {c.op.name for name in OPS for c in native_table.cases(opdef.get(name)) if not c.symbolic and any(x.ndim for x in c.arrays)}
-    assert static <= {"view", "flatten", "reshape", "broadcast"}, static
+    images = {name for name in static if name.startswith(("conv", "window", "adaptive")) or "pool" in name}  # of given sizes of kernels and windows
+    assert static - images <= {"view", "flatten", "reshape", "broadcast"}, static
 
 
 OVERRUN = """

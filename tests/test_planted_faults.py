@@ -290,7 +290,7 @@ FAULTS = [
     Fault("softmax along another dim", body("softmax", lambda true, b, x, dim: true(b, x, 0)), (value("softmax"),)),
     Fault("a diagonal one off", body("tril", lambda true, b, x, diagonal: true(b, x, diagonal + 1)), (value("tril"),)),
     # Kernels.
-    Fault("a reduction that combines with min", entry("amax", lower=opdef.Reduce("min")), (native("amax"), native("max"))),
+    Fault("a reduction that combines with max", entry("amin", lower=opdef.Reduce("max")), (native("amin"), native("min"))),
     Fault("zero does not annihilate in kernels", entry("lmul", lower=opdef.Scalar(lambda k, op, x, y: k.mul(x, y))),
         (compiled_kink("masked sqrt"), compiled_kink("norm"))),
     Fault("operands of a kernel exchanged", entry("atan2", lower=opdef.Scalar(lambda k, op, y, x: k.math("atan2", x, y))),
