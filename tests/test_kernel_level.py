@@ -343,7 +343,8 @@ def test_check_leaves_with_status_and_info_through_calls() -> None:
 
 
 NAIVE_GEMM = """
-define hidden i32 @ag_gemm_f64(i64 %m, i64 %n, i64 %k, ptr %a, i64 %rsa, i64 %csa, ptr %b, i64 %rsb, i64 %csb, ptr %c, i64 %rsc, i64 %acc, ptr %w, ptr %e, ptr %x, ptr %f, ptr %y) {
+define hidden i32 @ag_gemm_f64(i64 %m, i64 %n, i64 %k, ptr %a, i64 %rsa, i64 %csa, ptr %b, i64 %rsb, i64 %csb, ptr %c, i64 %rsc, i64 %acc, ptr %w, ptr %e,
+                                ptr %x, ptr %f, ptr %y) {
   %p = getelementptr double, ptr %a, i64 %csa
   %q = getelementptr double, ptr %b, i64 %rsb
   %u = load double, ptr %p

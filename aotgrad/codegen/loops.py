@@ -1,6 +1,6 @@
 """Emits one loop nest: order and collapse of dims, phases inside outer loops, vectors in the innermost loop, blocked sums.
 
-The order of sums is that of ``sum_order.py``; unrolled and plain loops keep it (plain ones rotate the chains).
+The order of sums is that of ``sums.py``; unrolled and plain loops keep it (plain ones rotate the chains).
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from ..ir.core import Op, Value
 from ..ir.dims import DimLike, product, symbol
 from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
-from .exprs import Graph, Node, Slot, apply, const_of, levels
-from .fusion import Item, Nest, size_one, write_map
-from .guards import both, guarded, inside
+from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
+from .fusion import Item, Nest, size_one, sum_size, write_map
+from .guards import both, edges, guarded, inside
 from .kernel import Index, as_ktype, constant_of, register
 from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat
 from .phases import Phases
 from .sharing import private_rows, shared
-from .strips import Strips, as_one
-from .sum_order import BLOCK, CHAINS, is_run, starts_anew, sum_size, ties
-from .sums import Sums
+from .sums import BLOCK, CHAINS, Sums
 from .tiles import Tiles
 
 __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 
+_LIGHT = 12
 _STRIP = 1 << 16
 _POLL = 1024
 """Rounds of a loop around others between two questions whether to stop."""
 
 
-class NestEmitter(Sums, Strips, Tiles):
+class NestEmitter(Sums, Tiles):
     """Emits ``nest`` into ``cx.kb``."""
 
     def __init__(self, cx: Context, nest: Nest) -> None:
@@ -48,7 +47,6 @@ class NestEmitter(Sums, Strips, Tiles):
         self.blocked = False  # runs on one block of a product at a time: reductions join in memory
         self.alone: tuple[int, ...] = ()  # dims that are loops of their own
         self.order: list[int] = []
-        self.ordered = next((r for r in nest.reductions if sum_size(r) is not None), None)  # a sum whose order is to be kept
         self.across = False  # lanes are neighbours in the last outer loop, not in the inner ones
         self.wide: tuple[int, Value | None] | None = None  # lanes and mask while that loop is open
         self.scratch: dict[Value, Access] = {}
@@ -149,16 +147,14 @@ class NestEmitter(Sums, Strips, Tiles):
         order = self.order = self._dim_order(dims)
         every = [s for ph in self.phases for s in self._strides(ph)]
         sets = [r.dims for ph in self.phases for r in ph.reds]
-        self.outer_loops = as_one(self._make([d for d in order if d in self.outer], every, sets), ties(self.nest.reductions))
+        self.outer_loops = self._make([d for d in order if d in self.outer], every, sets)
         for ph in self.phases:
-            ph.loops = as_one(self._make([d for d in order if d not in self.outer], self._strides(ph), [r.dims for r in ph.reds]), ties(r.op for r in ph.reds))
+            ph.loops = self._make([d for d in order if d not in self.outer], self._strides(ph), [r.dims for r in ph.reds])
             levels(ph.nodes, [lp.dims for lp in (*self.outer_loops, *ph.loops)])
             for red in ph.reds:
                 self._place_reduction(red, ph)
         self.across = self._lanes_across(every)
         self._turn()
-        for ph in self.phases:
-            self._room_for_held(ph)
         lanes = self.row_lanes = self._width() if self.across else 1
         for a in self.scratch.values():
             made = self.cx.work.take(a.store.dtype, self.row_size * lanes * private_rows(self))
@@ -182,8 +178,6 @@ class NestEmitter(Sums, Strips, Tiles):
         """Whether more accesses are contiguous in the last outer loop than inside (a softmax over the first dim)."""
         if not self.outer_loops or any(set(self.outer_loops[-1].dims) & r.dims for ph in self.phases for r in ph.reds):
             return False
-        if self.ordered is not None:
-            return not is_run(self.ordered.operands[0].type, self.ordered.attrs["dims"])
         last = self.outer_loops[-1].dims[-1]
         inner = {ph.loops[-1].dims[-1] for ph in self.phases if ph.loops}
         units = [{d for d, s in st.items() if isinstance(s, int) and s == 1} for st in strides]
@@ -235,8 +229,6 @@ class NestEmitter(Sums, Strips, Tiles):
         return out + [r.target[1][1] for r in ph.reds if r.target is not None]
 
     def _dim_order(self, dims: Sequence[int]) -> list[int]:
-        if self.ordered is not None:
-            return [d for d in self.ordered.operands[0].type.order if d in dims]
         roots = [r.place[1] for ph in self.phases for r in ph.roots]
         loads = [p[1] for ph in self.phases for n in ph.nodes if n.kind == "load" for p in n.places]
         best = max(roots, key=len, default={})
@@ -341,16 +333,13 @@ class NestEmitter(Sums, Strips, Tiles):
         if self.across and level + 1 == len(self.outer_loops):
             self._outer_lanes(loop)
             return
-        self._outer_blocks(loop, lambda low, high: self._outer_rounds(level, low, high))
-
-    def _outer_rounds(self, level: int, low: Index, high: Index) -> None:
-        loop = self.outer_loops[level]
-        poll = _POLL if self.long or not level else 0
-        with shared(self, loop, low, high) as (low, high), self.kb.for_(low, high, poll=poll) as lp, self._at(loop, lp.iv):
+        with shared(self, loop, loop.low, self._high(loop)) as (low, high), self.kb.for_(low, high, poll=_POLL if self.long or not level else 0) as lp:
+            self.ivs.append((loop, lp.iv))
             if level + 1 < len(self.outer_loops):
                 for ph in self.phases:
                     self._evaluate(ph, level + 1)
             self._outer(level + 1)
+            self.ivs.pop()
 
     def _outer_lanes(self, loop: Loop) -> None:
         """The last outer loop by vectors, each running all phases; then a masked rest."""
@@ -395,7 +384,8 @@ class NestEmitter(Sums, Strips, Tiles):
 
     def _evaluate(self, ph: Phase, level: int) -> None:
         """Computes what varies with the loops opened so far and no others."""
-        if ph.loops and level == len(self.outer_loops) + len(ph.loops):
+        vector = len(self.outer_loops) + len(ph.loops)
+        if level == vector and ph.loops:
             return
         for n in ph.nodes:
             if n.level == level and n.val is None and n.kind != "slot":
@@ -415,7 +405,7 @@ class NestEmitter(Sums, Strips, Tiles):
             lanes, loop = self._lanes(ph), ph.loops[li]
             full = {i: a or self._identities(ph.reds[i], lanes) for i, a in accs.items()}
             if not li and not self.outer_loops and not self.blocked and (block := self._block_of_rows(ph, accs)) is not None:
-                accs = self._in_blocks(ph, loop, self._summed_rows([ph], loop), full, block, lambda low, high: self._around(ph, 0, low, high, full))
+                accs = self._in_blocks(ph, full, block)
             else:
                 accs = self._around(ph, li, loop.low, self._high(loop), full)
         for i in starting:
@@ -427,9 +417,10 @@ class NestEmitter(Sums, Strips, Tiles):
         loop = ph.loops[li]
         poll = _POLL if self.long or not (li or self.outer_loops) else 0
         with shared(self, loop, low, high) as (a, b), self._in_tiles(ph, li), self.kb.for_(a, b, init=flat(full), poll=poll) as lp:
-            with self._at(loop, lp.iv):
-                inner = self._inner(ph, li + 1, unflat(full, lp.args))
+            self.ivs.append((loop, lp.iv))
+            inner = self._inner(ph, li + 1, unflat(full, lp.args))
             self.kb.yield_(*flat({i: inner[i] for i in full}))
+            self.ivs.pop()
         return dict(unflat(full, lp.results))
 
     @contextmanager
@@ -486,9 +477,10 @@ class NestEmitter(Sums, Strips, Tiles):
         return [self._width() if self.across else self._lanes(ph) for ph in self.phases if ph.loops]
 
     def _identities(self, red: Reduction, lanes: int) -> list[Value]:
-        lanes, k = self.wide[0] if self.wide else lanes, self.kb.scalars()
+        lanes = self.wide[0] if self.wide else lanes
+        k = self.kb.scalars(lanes)
         start = -0.0 if red.combine == "add" and red.dtype.kind == "f" else k.identity(red.combine, red.dtype)
-        return [self.kb.constant(start, register(red.dtype, lanes))] * (1 if self.wide and sum_size(red.op) is not None else CHAINS)
+        return [self.kb.constant(start, register(red.dtype, lanes))] * CHAINS
 
     def _innermost(self, ph: Phase, accs: dict[int, list[Value] | None]) -> dict[int, list[Value] | None]:
         loop, lanes = ph.loops[-1], self._lanes(ph)
@@ -502,8 +494,7 @@ class NestEmitter(Sums, Strips, Tiles):
             if self._alone(ph) and (done := self._shared_sums(ph, high, lanes, fresh)) is not None:
                 return done
             return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh, self.long or self._alone(ph)), lanes)
-        size = BLOCK * BLOCK if not self.across else BLOCK if any(starts_anew(ph.reds[i].op) for i in accs) else 1
-        return self._blocks(ph, low, high, lanes, accs, fresh, size)
+        return self._blocks(ph, low, high, lanes, accs, fresh, BLOCK * BLOCK)
 
     def _alone(self, ph: Phase) -> bool:
         """Whether the innermost loop is the only one, and so has to ask whether to stop."""
@@ -530,10 +521,70 @@ class NestEmitter(Sums, Strips, Tiles):
             kb.yield_(*flat(inside))
         return {i: a for i, a in unflat(accs, lp.results).items() if a is not None}
 
+    def _span(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
+        """Whole vectors from ``low``, then a masked rest. ``low`` is a multiple of whole rounds."""
+        kb = self.kb
+        moved = [] if accs or lanes == 1 or self.wide else edges(kb, ph.nodes, ph.loops[-1].dims[-1], self.position)
+        if moved:
+            self._inside_first(ph, low, high, lanes, moved, strips)
+            return accs
+        count = kb.sub(high, low)
+        rest = kb.rem(count, lanes)
+        end = kb.sub(high, rest)
+        at = low
+        if accs and heavy(ph.nodes) <= _LIGHT:
+            step = CHAINS * lanes
+            stop = kb.sub(high, kb.rem(count, step))
+
+            def several(iv: Index, inside: dict[int, list[Value]]) -> None:
+                for c in range(CHAINS):
+                    self._body(ph, kb.add(iv, c * lanes), lanes, None, inside)
+
+            accs = self._rounds(low, stop, step, accs, several, strips)
+            at = stop
+        accs = self._rounds(at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
+        if lanes == 1 or rest == 0:
+            return accs
+        return self._rest(ph, end, rest, lanes, accs)
+
+    def _inside_first(self, ph: Phase, low: Index, high: Index, lanes: int, moved: Sequence[tuple[Index, Index]], strips: bool) -> None:
+        """The vectors where every guard holds in all lanes, without asking; then the two edges, where each lane asks."""
+        kb, first, last = self.kb, low, high
+        for a, b in moved:
+            first, last = kb.max(first, a), kb.min(last, b)
+        first = kb.add(low, kb.align_up(kb.sub(first, low), lanes))
+        last = kb.max(first, kb.sub(last, kb.mod(kb.sub(last, first), lanes)))
+        self.free = ph.loops[-1].dims[-1]
+        self._rounds(first, last, lanes, {}, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips)
+        self.free = None
+        with kb.for_(0, 2) as side:
+            at_start = kb.cmp("eq", side.iv, 0)
+            end = kb.select(at_start, kb.min(first, high), high)
+            with kb.for_(kb.select(at_start, low, kb.min(last, high)), end, lanes) as lp:
+                self._body(ph, lp.iv, lanes, kb.create_mask(kb.sub(end, lp.iv), lanes), {})
+
     def _inside(self, n: Node, lanes: int) -> Value:
         """The value of a guard: its ranges that are not known to hold."""
         asked = [(p, size) for p, (size, _) in zip(n.places[::2], n.places[1::2]) if self.free is None or self.free not in p[1]]
         return inside(self.kb, [self._positions(p, lanes) for p, _ in asked], [self.kb.dim(size) for _, size in asked])
+
+    def _rest(self, ph: Phase, at: Index, rest: Index, lanes: int, accs: dict[int, list[Value]]) -> dict[int, list[Value]]:
+        kb = self.kb
+        mask = kb.create_mask(rest, lanes)
+        if isinstance(rest, int):
+            out = {i: list(a) for i, a in accs.items()}
+            self._body(ph, at, lanes, mask, out)
+            return out
+        before = flat(accs)
+        with kb.if_(kb.cmp("gt", rest, 0), [v.type for v in before]) as br:
+            with br.then():
+                out = {i: list(a) for i, a in accs.items()}
+                self._body(ph, at, lanes, mask, out)
+                kb.yield_(*flat(out))
+            if before:
+                with br.orelse():
+                    kb.yield_(*before)
+        return {i: a for i, a in unflat(accs, br.results).items() if a is not None}
 
     def _body(self, ph: Phase, iv: Index, lanes: int, mask: Value | None, accs: dict[int, list[Value]]) -> None:
         """One vector of every node; stores; one step of each chain (``accs`` is changed: its chains rotate)."""
@@ -692,9 +743,8 @@ class NestEmitter(Sums, Strips, Tiles):
     def _finish(self, red: Reduction, chains: list[Value] | None) -> None:
         assert chains is not None
         k = self.kb.scalars(self.wide[0] if self.wide else 1)
-        while len(chains) > 1:
-            chains = [k.combine(red.combine, a, b) for a, b in zip(chains[::2], chains[1::2])]
-        (x,) = chains
+        a, b, c, d = chains
+        x = k.combine(red.combine, k.combine(red.combine, a, b), k.combine(red.combine, c, d))
         if not self.wide:
             x = k.reduce(red.combine, x)
         if red.combine == "add" and red.dtype.kind == "f":
@@ -702,15 +752,16 @@ class NestEmitter(Sums, Strips, Tiles):
         self._deliver(red, x)
 
     def _deliver(self, red: Reduction, x: Value) -> None:
+        lanes, mask = self.wide or (1, None)
         if red.partial:
-            self._update(red, x, *(self.wide or (1, None)))
+            self._update(red, x, lanes, mask)
             return
         if red.slot is not None:
             red.slot.value = x
         if red.result is not None and not self.outer_loops:
             self.cx.regs[red.result] = x
         if red.target is not None:
-            self._put(x, *red.target, *(self.wide or (1, None)))
+            self._put(x, *red.target, lanes, mask)
 
 
 def _far(low: Index, high: Index) -> bool:

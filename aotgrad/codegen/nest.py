@@ -37,13 +37,12 @@ class Context:
 
 @record
 class Loop:
-    """One loop over ``dims`` (collapsed, outermost first); ``size``: rounds. ``parts``: loops that it stands for, where accesses do not let it be one."""
+    """One loop over ``dims`` (collapsed, outermost first); ``size``: rounds."""
 
     dims: tuple[int, ...]
     size: DimLike
     low: Index = 0
     high: Index | None = None
-    parts: tuple[Loop, ...] = ()
 
 
 @record
@@ -70,7 +69,6 @@ class Reduction:
     result: Value | None = None
     start: int = 0
     partial: bool = False  # loops outside the run are reduced too: the target is updated
-    strip: Store | None = None  # where a block of what is reduced is kept, if it must be
 
 
 @record

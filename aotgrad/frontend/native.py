@@ -67,7 +67,7 @@ def fused(func: Func) -> Callable[..., Any] | None:
 
 
 _MOVES = frozenset(("broadcast", "constant", "full", "permute", "reshape", "slice"))
-_ALONE = frozenset(("dot", "host_call", "scatter", "scatter_add", "take"))  # errors, and memory orders of products, that fusion may change
+_ALONE = frozenset(("cumsum", "dot", "host_call", "prod", "scatter", "scatter_add", "sum", "take"))  # errors, and orders of sums, that fusion may change
 
 
 def _miss(*args: Any) -> None:

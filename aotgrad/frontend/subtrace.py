@@ -75,8 +75,8 @@ def unwrap_error(error: BaseException) -> BaseException:
 class Sub:
     """``fn`` traced on arguments of given types inside the current trace.
 
-    ``block``: its args are the given leaves, then what it uses of the traces around it (``lifted``: those values in the parent). Without a parent, arrays that it meets are
-    constants, or with ``hidden`` arguments too (``trace.captured``).
+    ``block``: its args are the given leaves, then what it uses of the traces around it (``lifted``: those values in the parent). Without a parent, arrays that it meets
+    are constants, or with ``hidden`` arguments too (``trace.captured``).
     """
 
     def __init__(self, name: str, fn: Callable[..., Any], treedef: TreeDef, types: Sequence[TensorType], cls: type[Any], weak: Sequence[bool] | None = None,
