@@ -96,7 +96,8 @@ def native(func: Func):
         env = interp.bind_sizes(func.arg_types, arrays)
         outs = [np.full([dims.substitute(d, env) for d in t.shape], -77, t.dtype.np) for t in func.out_types]
         args = [part for x in (*arrays, *outs) for part in memref(x)]
-        args += [ctypes.c_int64(env[s]) for s in func.symbols()] + memref(np.zeros(1 << 16, np.int8))
+        workspace = np.zeros(1 << 20, np.int8)  # held until the call has ended
+        args += [ctypes.c_int64(env[s]) for s in func.symbols()] + memref(workspace)
         call.argtypes = [type(a) for a in args]
         assert call(*args) == 0
         return outs
