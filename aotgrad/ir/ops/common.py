@@ -14,7 +14,7 @@ from aotgrad_runtime.errors import AotgradDimError, AotgradDTypeError, AotgradTy
 from ..opdef import Sample
 from ..types import Layout, TensorType
 
-__all__ = ["at_least", "elementwise_rule", "drop_dims", "float_samples", "floats", "norm_dim", "norm_dims", "vectorised", "zero_aware"]
+__all__ = ["at_least", "elementwise_rule", "drop_dims", "float_samples", "floats", "norm_dim", "norm_dims", "vectorised", "whole", "zero_aware"]
 
 Rule = Callable[[Sequence[TensorType], Mapping[str, Any]], Sequence[TensorType]]
 
@@ -51,6 +51,14 @@ def drop_dims(t: TensorType, dims: Sequence[int], dtype: DType | None = None) ->
         order = tuple(kept.index(d) for d in t.layout.order if d in kept)
         layout = None if order == tuple(range(len(kept))) else Layout(order)
     return TensorType(shape, dtype or t.dtype, layout)
+
+
+def whole(value: Any) -> int | None:
+    """A Python integer; None for all else, bools and floats too."""
+    try:
+        return None if isinstance(value, (bool, float)) else operator.index(value)
+    except TypeError:  # such as an array
+        return None
 
 
 def norm_dim(dim: Any, rank: int, what: str = "dim") -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 
 from ..dims import Dim
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
+from .common import whole
 
 __all__ = ["each", "rank_fits", "sizes_of"]
 
@@ -19,11 +19,9 @@ __all__ = ["each", "rank_fits", "sizes_of"]
 # ---- arguments ----------------------------------------------------------------------------------------------------------------------
 
 def _whole(value: Any, name: str, what: str) -> int:
-    if not isinstance(value, (bool, float)):
-        try:
-            return operator.index(value)
-        except TypeError:
-            pass
+    found = whole(value)
+    if found is not None:
+        return found
     raise AotgradTypeError(f"{name}(): {what}={value!r} must be a whole number, or one for each spatial dim")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from .. import dims as dimlib
 from ..dims import Dim
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
-from .common import floats
+from .common import floats, whole
 from .conv_front import sizes_of
 
 __all__: list[str] = []
@@ -25,11 +24,9 @@ _WORDS = {1: "one", 2: "two", 3: "three"}
 # ---- arguments ----------------------------------------------------------------------------------------------------------------------
 
 def _whole(value: Any, name: str, what: str) -> int:
-    if not isinstance(value, (bool, float)):
-        try:
-            return operator.index(value)
-        except TypeError:
-            pass
+    found = whole(value)
+    if found is not None:
+        return found
     raise AotgradTypeError(f"{name}(): argument {what!r} must be a whole number or {'a tuple' if value is not None else 'given'} of them, not {value!r}")
 
 
