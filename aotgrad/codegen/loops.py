@@ -175,12 +175,13 @@ class NestEmitter(Sums, Tiles):
             levels(ph.nodes, [lp.dims for lp in (*self.outer_loops, inside)])
 
     def _lanes_across(self, strides: Sequence[dict[int, DimLike]]) -> bool:
-        """Whether more accesses are contiguous in the last outer loop than inside (a softmax over the first dim)."""
+        """Whether more accesses are contiguous in the last outer loop than inside (a softmax over the first dim); one element a row does not count."""
         if not self.outer_loops or any(set(self.outer_loops[-1].dims) & r.dims for ph in self.phases for r in ph.reds):
             return False
         last = self.outer_loops[-1].dims[-1]
         inner = {ph.loops[-1].dims[-1] for ph in self.phases if ph.loops}
-        units = [{d for d, s in st.items() if isinstance(s, int) and s == 1} for st in strides]
+        moved = {d for ph in self.phases for lp in ph.loops for d in lp.dims}
+        units = [{d for d, s in st.items() if isinstance(s, int) and s == 1} for st in strides if any(d in moved and s != 0 for d, s in st.items())]
         return sum(last in u for u in units) > sum(bool(u & inner) for u in units)
 
     def _interleave(self, lanes: int) -> None:
