@@ -17,6 +17,7 @@ from aotgrad_runtime.arrays import get_default_dtype, set_default_dtype
 from aotgrad_runtime.dtypes import DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, uint8
 from aotgrad_runtime.errors import (
     AotgradArgumentError,
+    AotgradAttributeError,
     AotgradDimError,
     AotgradDTypeError,
     AotgradError,
@@ -87,8 +88,8 @@ newaxis = None
 _LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # not needed by most programs
 
 __all__ = [
-    "AotgradArgumentError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRangeError",
-    "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "AotgradWarning",
+    "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError",
+    "AotgradNotImplementedError", "AotgradRangeError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "AotgradWarning",
     "DType", "Generator", "Size", "Tensor",
     "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "channels_last_3d", "compile", "complex128", "complex64",
     "cond", "contiguous_format", "custom_jvp",

@@ -16,9 +16,10 @@ from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 
+from .explained import explained_with_line
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randomness import States
-from .subtrace import as_value, unwrap_error
+from .subtrace import as_value
 from .trace import Trace, TracedArray, raised_at, tracing
 
 __all__ = ["Declared", "Named", "Program", "Tree", "gradient", "second", "tangent", "trace", "value"]
@@ -102,7 +103,7 @@ def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
             leaves, tree_out = tree_flatten(f(*positional, **keywords))
             here.block.outputs = [as_value(x, here) for x in leaves]
     except Exception as error:
-        found = unwrap_error(error)
+        found = explained_with_line(error)
         if found is not error:
             raise found from None
         if isinstance(error, (TypeError, ValueError)) and not isinstance(error, AotgradError) and _numbers_help(f, name, declared):

@@ -28,6 +28,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
+from .explained import explained_with_line
 from .ledger import Ledger, real
 from .options import Options
 from .program import Program, Pullback, depends
@@ -37,7 +38,7 @@ from .signatures import identifier, leaf_names, leaf_type, specs_of
 from .sources import GradOf, Item
 from .static import static_key
 from .structured import MISS
-from .subtrace import as_value, unwrap_error
+from .subtrace import as_value
 from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, raised_at, tracing
 from .variant import Leaf, Variant, array_of, fits, requirement, with_sizes
 from .watch import find_inputs, survey, watch
@@ -392,7 +393,7 @@ class State:
             gone = next((name for vs in self.variants.values() for v in vs if (name := v.watch.missing())), None) if lost else None
             if gone is not None:
                 raise AotgradRuntimeError(f"{self.name}: {gone}, which an earlier call read, is gone ({error}); define it again before the call") from error
-            found = unwrap_error(error)
+            found = explained_with_line(error)
             if found is error:
                 raise
             raise found from None

@@ -122,7 +122,9 @@ def _no_numbers(method: Method) -> Method:
 def _square_of_bools(method: Method) -> Method:
     """``**``: NumPy's operator squares bools as int8, its function as the integer's dtype."""
 
-    def power(self: Any, other: Any) -> Any:
+    def power(self: Any, other: Any, modulus: Any = None) -> Any:
+        if modulus is not None:
+            raise AotgradTypeError(f"{user_loc()}: pow(x, y, modulus) is for Python integers; write (x ** y) % modulus")
         if other.__class__ is int and other == 2 and self._dtype is bool_ and isinstance(self, ArrayTensor):
             return call(TORCH["square"], (self,), {})
         return method(self, other)

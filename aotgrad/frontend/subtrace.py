@@ -10,15 +10,16 @@ import numpy as np
 from aotgrad.ir import Block, Func, TensorType, Value
 from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad_runtime.arrays import native
-from aotgrad_runtime.errors import AotgradError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
+from .explained import explained
 from .front import FrontBuilder
 from .promotion import python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, tracing, user_loc
 
-__all__ = ["Sub", "as_value", "builder_of", "is_leaf_array", "outputs_of", "traced_class", "unwrap_error"]
+__all__ = ["Sub", "as_value", "builder_of", "is_leaf_array", "outputs_of", "traced_class"]
 
 
 def is_leaf_array(x: Any) -> bool:
@@ -59,19 +60,6 @@ def outputs_of(trace: Trace, out: Any) -> tuple[list[Value], TreeDef]:
     return [as_value(x, trace) for x in leaves], tree
 
 
-def unwrap_error(error: BaseException) -> BaseException:
-    """The innermost ``AotgradError`` of a chain of causes: what the user should see."""
-    at: BaseException | None = error
-    best = error
-    seen: set[int] = set()
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
-        if isinstance(at, AotgradError):
-            best = at
-        at = at.__cause__
-    return best
-
-
 class Sub:
     """``fn`` traced on arguments of given types inside the current trace.
 
@@ -93,9 +81,11 @@ class Sub:
             with tracing(self.trace):
                 out = fn(*args)
                 self.trace.block.outputs, self.out_tree = outputs_of(self.trace, out)
-        except AotgradError as error:
-            found = unwrap_error(error)
-            raise found from (None if found is error else error)
+        except Exception as error:
+            found = explained(error)
+            if found is error:
+                raise
+            raise found from error
         self.block: Block = substitute_here(self.trace.block, self.trace.replaced())
         self.lifted = [x for x, _ in self.trace.lifted.values()]
 

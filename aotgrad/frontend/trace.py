@@ -20,7 +20,7 @@ import numpy as np
 
 from aotgrad.ir import Block, Builder, Loc, TensorType, Value, dims
 from aotgrad.ir.dims import Dim, DimLike, to_text
-from aotgrad_runtime import modes
+from aotgrad_runtime import modes, recording
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.dtypes import DType, int64
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -29,13 +29,19 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from .sources import memory_of
 
 __all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedNumber", "TracedSize", "TracedTensor", "current", "plain_size", "raised_at",
-           "tracing", "unrecorded", "user_loc"]
+           "tracing", "unrecorded", "user_loc", "within"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNTIME = os.path.dirname(os.path.abspath(sys.modules["aotgrad_runtime"].__file__ or "")) + os.sep
 _SKIP = (_PACKAGE, _RUNTIME, os.path.dirname(os.path.abspath(np.__file__)) + os.sep,
          os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))), "scipy") + os.sep, "<frozen")
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _ours: dict[CodeType, bool] = {}
+
+
+def within(file: str) -> bool:
+    """Whether a file is part of this package, NumPy, SciPy or Python itself: not the user's."""
+    return file.startswith(_SKIP) or file.startswith(_LIBRARY) and "-packages" + os.sep not in file
 
 
 def user_loc() -> Loc | None:
@@ -52,7 +58,7 @@ def _user_place() -> tuple[CodeType, int] | None:
         if ours is None:
             if len(_ours) > 4096:
                 _ours.clear()
-            ours = _ours[code] = code.co_filename.startswith(_SKIP)
+            ours = _ours[code] = within(code.co_filename)
         if not ours:
             return code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
@@ -63,7 +69,7 @@ def raised_at(error: BaseException) -> Loc | None:
     """The innermost line outside this package that an error came through."""
     at, place = error.__traceback__, None
     while at is not None:
-        if not at.tb_frame.f_code.co_filename.startswith(_SKIP):
+        if not within(at.tb_frame.f_code.co_filename):
             place = Loc(code=at.tb_frame.f_code, lasti=at.tb_lasti)
         at = at.tb_next
     return place
@@ -345,10 +351,10 @@ def _left(x: Traced) -> AotgradTypeError | None:
 
 
 def _no_data(self: Any) -> Any:
-    raise _left(self) or AotgradTypeError(
+    raise recording.refuse(_left(self) or AotgradTypeError(
         f"{user_loc()}: a traced value has no numbers yet: it cannot become a Python number. Functions of math and of SciPy cannot take it: use NumPy's or "
         "ag's (np.sqrt, ag.logsumexp, ag.erf). Use np.where, ag.where or ag.cond for branches, ag.scan and ag.fori_loop for loops; name in static= an argument "
-        "whose number decides; to look at numbers, ag.debug_print")
+        "whose number decides; to look at numbers, ag.debug_print"))
 
 
 class NeedStatic(AotgradTypeError):
@@ -438,7 +444,7 @@ class Traced:
     def __index__(self) -> int:
         leaf = self.__dict__.get("_leaf_index")
         if leaf is not None and self._trace.can_fix:
-            raise NeedStatic(leaf)
+            raise recording.refuse(NeedStatic(leaf))
         return _no_data(self)  # type: ignore[no-any-return]
 
     __int__ = __index__

@@ -17,6 +17,7 @@ from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import dispatch, eager
 from .eager import Dual, levels, make_dual
+from .explained import explained
 from .leaves import (
     F,
     apart,
@@ -45,7 +46,7 @@ from .leaves import (
 )
 from .program import Program
 from .pytree import TreeDef, tree_flatten, tree_unflatten
-from .subtrace import Sub, is_leaf_array, traced_class, unwrap_error
+from .subtrace import Sub, is_leaf_array, traced_class
 from .traced_transforms import traced_grad, traced_jvp, traced_linearize, traced_vjp
 
 __all__ = ["Taped", "detached", "grad", "gradients", "hvp", "inside_transform", "jvp", "linearize", "or_zero", "value_and_grad", "vjp", "zero_like"]
@@ -124,9 +125,8 @@ def or_zero(g: Any, v: Any) -> Any:
 def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     try:
         return f(*args, **kwargs)
-    except (TypeError, ValueError) as error:  # NumPy hides ours behind its own where a value is stored into an array
-        found = unwrap_error(error)
-        if found is error or isinstance(error, AotgradError):
+    except Exception as error:
+        if isinstance(error, AotgradError) or (found := explained(error)) is error:
             raise
         raise found from None
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 __all__ = [
-    "AotgradArgumentError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradNotImplementedError", "AotgradRangeError",
-    "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
+    "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradNotImplementedError",
+    "AotgradRangeError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
     "AotgradWarning", "AotgradZeroDivisionError",
 ]
 
@@ -19,6 +19,10 @@ class AotgradTypeError(AotgradError, TypeError):
 
 class AotgradValueError(AotgradError, ValueError):
     """A value, shape or size that does not fit, where NumPy or PyTorch would raise ``ValueError``."""
+
+
+class AotgradAttributeError(AotgradError, AttributeError):
+    """An attribute of NumPy's or Python's values that ours do not have, where Python would raise ``AttributeError``."""
 
 
 class AotgradIndexError(AotgradError, IndexError):

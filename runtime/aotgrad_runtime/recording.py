@@ -14,7 +14,7 @@ import numpy as np
 from . import forks
 from .errors import AotgradRuntimeError, AotgradTypeError
 
-__all__ = ["checked", "flags", "note", "pop_hooks", "push_hooks", "set_anomaly", "state", "user_line"]
+__all__ = ["checked", "flags", "note", "pop_hooks", "push_hooks", "refused", "refuse", "set_anomaly", "state", "user_line"]
 
 Array = np.ndarray[Any, Any]
 
@@ -41,6 +41,7 @@ class _State(threading.local):
     check_nan = True
     running: Any = None  # the node whose backward makes new ones
     passing: Any = None  # the backward pass under way
+    refused: tuple[AotgradTypeError, Any, int] | None = None  # the last error of ``refuse``, and the instruction it came from
 
     def __init__(self) -> None:
         self.hooks: list[tuple[Callable[[Any], Any] | None, Any]] = []
@@ -83,14 +84,34 @@ def _user_frames() -> traceback.StackSummary:
     return traceback.StackSummary.extract(reversed(frames), lookup_lines=False)
 
 
+def _user_frame(frame: Any) -> Any:
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (*_OURS, "numpy"):
+        frame = frame.f_back
+    return frame
+
+
 def user_line() -> str:
     """The innermost line of the user's program, for a message."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in (*_OURS, "numpy"):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
+    frame = _user_frame(sys._getframe(1))
+    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def refuse(error: AotgradTypeError) -> AotgradTypeError:
+    """``error``, kept in mind: Python's own functions (``"%d" % x``, ``struct.pack``) raise one of theirs in its place, which says less."""
+    frame = _user_frame(sys._getframe(1))
+    state.refused = None if frame is None else (error, frame.f_code, frame.f_lasti)
+    return error
+
+
+def refused(error: BaseException) -> AotgradTypeError | None:
+    """The error that ``error`` took the place of: what was refused last, if ``error`` comes from the same call."""
+    found, state.refused = state.refused, None
+    at = error.__traceback__
+    while at is not None and found is not None:
+        if at.tb_frame.f_code is found[1] and at.tb_lasti == found[2]:
+            return found[0]
+        at = at.tb_next
+    return None
 
 
 def note(node: Any) -> None:

@@ -466,7 +466,7 @@ class Tensor(Value, TensorMethods):
 
     def __index__(self) -> int:
         if self._data.size != 1 or self._dtype.kind not in "iub" or self._dtype is dtypes.bfloat16:
-            raise AotgradTypeError("only integer tensors of a single element can be converted to an index")
+            raise recording.refuse(AotgradTypeError(f"{recording.user_line()}: only integer tensors of a single element can be converted to an index"))
         return int(self._read().item())
 
     def __bool__(self) -> bool:
@@ -609,10 +609,10 @@ class ArrayTensor(Tensor):
 
     def _leave(self, what: str) -> None:
         if self._followed:
-            raise AotgradTypeError(
+            raise recording.refuse(AotgradTypeError(
                 f"{recording.user_line()}: {what} would take the numbers of a value that is being differentiated, and its derivative would be lost. Stay with the value: "
                 "ag and NumPy functions take it; build arrays with np.stack, write into y = np.zeros_like(x) with y[i] = v. To look at the numbers, or to treat them as "
-                "constants, use x.detach()")
+                "constants, use x.detach()"))
 
     def _plain(self, what: str) -> Array:
         self._leave(what)

@@ -1,0 +1,90 @@
+"""What the user should see of an error that leaves a function that is traced or differentiated."""
+
+from __future__ import annotations
+
+import dis
+import re
+from typing import Any
+
+from aotgrad_runtime import recording
+from aotgrad_runtime.errors import AotgradAttributeError, AotgradError, AotgradTypeError
+from aotgrad_runtime.tensor import ArrayTensor
+
+from .trace import NeedStatic, Traced, raised_at, within
+
+__all__ = ["explained", "explained_with_line"]
+
+_PLACED = re.compile(r"[^\n]*:\d+:\s")  # a message that begins with a line
+
+_NAMES = re.compile(r"'?\b(?:TracedArray|TracedTensor|TracedNumber|ArrayTensor)\b'?(?: object)?")  # our values in messages of Python's own
+_TRACED = ("a traced value has no number yet. Use NumPy's and ag's functions, which take it; name in static= an argument whose number decides; to look at numbers, "
+           "ag.debug_print")
+_TAPED = ("it is a value that is being differentiated. Use NumPy's and ag's functions, which take it; to treat its numbers as constants, or to look at them, "
+          "x.detach().numpy()")
+
+
+def explained(error: BaseException) -> BaseException:
+    """The innermost ``AotgradError`` of a chain of causes; where Python's own functions met a value that has no number, ours, with the line; else ``error``."""
+    at: BaseException | None = error
+    best = error
+    seen: set[int] = set()
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        if isinstance(at, AotgradError):
+            best = at
+        at = at.__cause__
+    if isinstance(best, AotgradError):
+        return best
+    return recording.refused(error) or _named(error) or error
+
+
+def explained_with_line(error: BaseException) -> BaseException:
+    """``explained``, in a trace: ours names the user's line, if only that of the call it came through."""
+    found = explained(error)
+    if isinstance(found, AotgradError) and not isinstance(found, NeedStatic) and len(found.args) == 1 and not _PLACED.match(str(found)):
+        place = raised_at(found)
+        if place is not None:
+            found.args = (f"{place}: {found}",)
+    return found
+
+
+def _named(error: BaseException) -> AotgradError | None:
+    """An error of Python's own that is about one of our values: it names the class, has the value for a key, or left a function of the library that was given it."""
+    text = str(error)
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], (Traced, ArrayTensor)):
+        return _told(error, "a computed value is used as a key", isinstance(error.args[0], Traced))
+    if _by_user(error):
+        return None
+    if _NAMES.search(text):
+        return _told(error, _NAMES.sub("a computed value", text), "Traced" in text)
+    held = _held(error) if isinstance(error, TypeError) else None
+    return None if held is None else _told(error, text, isinstance(held, Traced))
+
+
+def _told(error: BaseException, text: str, traced: bool) -> AotgradError:
+    made = AotgradAttributeError if isinstance(error, AttributeError) else AotgradTypeError
+    return made(f"{raised_at(error)}: {text}; {_TRACED if traced else _TAPED}")
+
+
+def _last(error: BaseException) -> Any:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at
+
+
+def _by_user(error: BaseException) -> bool:
+    """Whether a ``raise`` of the user's made it: then it is not ours to explain."""
+    at = _last(error)
+    if at is None:
+        return True
+    code = at.tb_frame.f_code
+    return not within(code.co_filename) and dis.opname[code.co_code[at.tb_lasti]] == "RAISE_VARARGS"
+
+
+def _held(error: BaseException) -> Any:
+    """One of our values among the variables of the function of Python's library that raised it."""
+    at = _last(error)
+    if at is None or not within(at.tb_frame.f_code.co_filename):
+        return None
+    return next((x for x in at.tb_frame.f_locals.values() if isinstance(x, (Traced, ArrayTensor))), None)
