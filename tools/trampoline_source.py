@@ -16,6 +16,8 @@ def vectorcall(self, args, nargsf, kwnames):
         return fall_back(self, args, nargsf, kwnames)
     scratch = alloca(i64[self + FUNCTION.scratch])
     inst = i64[self + FUNCTION.head]
+    if unlikely(inst == 0):
+        inst = set_aside(self)
     while inst != 0:
         if likely(i64[inst + INSTANCE.npos] == nargs):
             result = attempt(inst, args, scratch)
@@ -23,6 +25,23 @@ def vectorcall(self, args, nargsf, kwnames):
                 return result
         inst = i64[inst + INSTANCE.next]
     return fall_back(self, args, nargsf, kwnames)
+
+
+@noinline
+def set_aside(self):
+    """The instances of a suspended function, for threads that do not watch; 0 for those that do."""
+    inst = i64[self + FUNCTION.aside]
+    if inst != 0:
+        count = i64[T.watchers]
+        if count > WATCHERS_ROOM:
+            return 0
+        me = call(T.PyThread_get_thread_ident)
+        place = T.watchers + 8 * count
+        while place != T.watchers:
+            if i64[place] == me:
+                return 0
+            place = place - 8
+    return inst
 
 
 @noinline
@@ -633,6 +652,7 @@ def visit_one(obj, visit, arg):
 @export
 def clear(self):
     i64[self + FUNCTION.head] = 0
+    i64[self + FUNCTION.aside] = 0
     clear_one(self + FUNCTION.dict)
     clear_one(self + FUNCTION.fallback)
     clear_one(self + FUNCTION.state)

@@ -20,7 +20,7 @@ from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad.ir.transforms.stabilise import stable
-from aotgrad_runtime import call, modes
+from aotgrad_runtime import call, modes, watchers
 from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
@@ -48,6 +48,7 @@ __all__ = ["Options", "compile"]
 F = Callable[..., Any]
 
 
+_watching, _here = watchers.shared, watchers.state
 _TRACED = object()
 _CONTENTS = 4  # traces kept that differ in the numbers of arrays they compare
 _BYTES = 1 << 28  # copies of such arrays kept per function, beyond those of the newest trace
@@ -139,7 +140,6 @@ class State:
         self.traces = 0
         self.retraces = retraces.Retraces(name)
         self.callable: Any = None
-        self.paused = False
         self.entries: dict[Any, structured.Entry] = {}
         self.order: deque[Any] = deque()  # keys of the variants, oldest first
         self.dropped, self.most = 0, _VARIANTS
@@ -169,7 +169,7 @@ class State:
 
     def slow(self, *args: Any, **kwargs: Any) -> Any:
         """Everything the trampoline does not do itself."""
-        if self.runs and not self.paused and current() is None:
+        if self.runs and not (_watching.count and _here.count) and current() is None:
             for run in self.runs:
                 result = run(args, kwargs)
                 if result is not MISS:
@@ -521,8 +521,7 @@ class State:
         return made
 
     def pause(self, on: bool) -> None:
-        """Sends every call through Python (see ``detour``), or back to the trampoline."""
-        self.paused = on
+        """Sends the calls of threads that watch through Python (see ``detour``), or back to the trampoline."""
         self.callable.suspend(on)
 
     def _fast_specs(self, variant: Variant, leaves: Sequence[Any]) -> list[ArgSpec] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime import call, modes, recording
+from aotgrad_runtime import call, modes, watchers
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import kernels
@@ -70,7 +70,7 @@ class Tape:
 
     def __init__(self, places: Sequence[int], grad: bool, record: Any) -> None:
         self.places, self.grad = frozenset(places), grad
-        self.names = {"Tensor": Tensor, "wrap": wrap, "record": record, "asked": recording.flags, "flags": modes.flags, "state": modes.state}
+        self.names = {"Tensor": Tensor, "wrap": wrap, "record": record, "asked": watchers.shared, "here": watchers.state, "flags": modes.flags, "state": modes.state}
 
 
 def _on_tape(tape: Tape, leaves: Sequence[str], results: int) -> list[str]:
@@ -80,7 +80,7 @@ def _on_tape(tape: Tape, leaves: Sequence[str], results: int) -> list[str]:
     others = "not state.grad" if tape.grad else "state.grad"
     plain = "wrap(result)" if results == 1 else "[wrap(r) for r in result]"
     wrong = " or ".join([f"type({x}) is not Tensor" for x in tensors])
-    lines = [f"if {wrong} or asked.on or {'flags.restricted and ' if tape.grad else ''}{others}:", _MISSES]
+    lines = [f"if {wrong} or asked.count and here.count or {'flags.restricted and ' if tape.grad else ''}{others}:", _MISSES]
     lines += [f"result = function({given})", "if result is MISS:", _MISSES]
     if not tape.grad:
         return [*lines, f"result = {plain}"]

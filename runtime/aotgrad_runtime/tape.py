@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from . import memory_format as mf
-from . import modes, recording
+from . import modes, recording, watchers
 from .dtypes import DType
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
@@ -43,6 +43,7 @@ def not_loaded(*_args: Any, **_kwargs: Any) -> Any:
 
 
 installed: Final = _Installed()
+_watching: Final = watchers.shared
 
 
 class Hooks(dict[int, Hook]):
@@ -267,7 +268,7 @@ class Node:
         self._saved = saved
         self._seq = next_sequence()
         self._extra = None
-        if recording.flags.on:
+        if _watching.count:
             recording.note(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
