@@ -607,7 +607,7 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     - ``threads=n`` or ``"auto"``: big loops and matrix products on several threads; results are the same bits for every number.
     - ``checks=False`` drops checks of indices and integer powers: reads out of range give the nearest element (0 of an empty dim), writes out of range are dropped.
     - ``verify=n`` compares the first n calls of each signature with the interpreter, and raises where they differ.
-    - ``layout="auto"``: arguments keep their memory order, results follow them; there is no other choice.
+    - ``layout="auto"``: arguments keep their memory order, results follow them, images in between are as convolutions want them; there is no other choice.
     - ``rewrite``: Python's own ``if`` and ``while`` on traced values are not rewritten yet, whatever is given here.
     - ``memory_budget``, ``donate``, ``fast_math`` and ``flush_subnormals`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
 
