@@ -62,6 +62,10 @@ def attempt(inst, args, scratch):
     """Run one instance: the result, 0 with an exception set, or NEXT when the arguments are not its."""
     if unlikely(match_args(inst, args, scratch) == 0):
         return NEXT
+    finish = i64[inst + INSTANCE.finish]
+    if unlikely(finish != 0 and i8[T.restricted] != 0):
+        release_held(inst, scratch)
+        return NEXT
     if unlikely(allocate(inst, scratch) == 0):
         release_held(inst, scratch)
         return 0
@@ -82,7 +86,31 @@ def attempt(inst, args, scratch):
     if unlikely(code != 0):
         release_outputs(inst, scratch, i64[inst + INSTANCE.outs_end])
         return failed(inst, code, block, NEXT)
+    if finish != 0:
+        return finished(finish, results(inst, scratch), args, i64[inst + INSTANCE.npos])
     return results(inst, scratch)
+
+
+@noinline
+def finished(finish, result, args, count):
+    """What ``finish(result, *args)`` makes of a call; its NotImplemented means the next instance."""
+    if result == 0:
+        return 0
+    given = alloca(8 * (count + 2)) + 8
+    i64[given] = result
+    place = given
+    end = given + 8 * count
+    while place != end:
+        place += 8
+        i64[place] = i64[args]
+        args += 8
+    kind = i64[finish + OBJECT.type]
+    made = call(i64[finish + i64[kind + OBJECT.type_vectorcall_offset]], finish, given, count + 1, 0)
+    call(T.Py_DecRef, result)
+    if made == T.NotImplemented:
+        call(T.Py_DecRef, made)
+        return NEXT
+    return made
 
 
 def match_args(inst, args, scratch):

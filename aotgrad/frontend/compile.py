@@ -479,8 +479,14 @@ class State:
         if specs is None or variant.watch.contents:
             self._add_entry(variant, leaves, tree)
             return
-        if len(self.callable.instances()) < _VARIANTS:  # more would cost more to try than the way through Python
-            self.callable.add_instance(self._instance(variant, specs, len(leaves), None))
+        program = self.program(variant)
+        self.add_instance(program.kernel.instance(specs, True, npos=len(leaves)), program)
+
+    def add_instance(self, instance: Any, program: Program) -> None:
+        """Lets the trampoline take calls that ``instance`` fits; not many: they are tried one after the other, and soon the way through Python costs less."""
+        if len(self.callable.instances()) < _VARIANTS:
+            self.callable.add_instance(instance)
+            self.fast.append((instance, program, None))
 
     def _add_entry(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
         """A Python function for calls of this structure, in front of a trampoline for their leaves (see ``structured``)."""
@@ -498,7 +504,10 @@ class State:
                 return
             self._enter(key, found, variant)
         if len(found.function.instances()) < _VARIANTS:
-            found.function.add_instance(self._instance(variant, specs, len(variant.leaves), found))
+            program = self.program(variant)
+            instance = program.kernel.instance(specs, True, npos=len(variant.leaves))
+            found.function.add_instance(instance)
+            self.fast.append((instance, program, found))
 
     def _enter(self, key: Any, made: structured.Entry, variant: Variant) -> None:
         """An entry for calls of one structure; one for this variant alone where it compares arrays first."""
@@ -513,12 +522,6 @@ class State:
             self.runs = tuple(e.run for e in self.entries.values())
         variant.renewed += 1
         variant.entered = variant.renewed > _RENEWED
-
-    def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int, entry: structured.Entry | None) -> Any:
-        program = self.program(variant)
-        made = program.kernel.instance(specs, True, npos=npos)
-        self.fast.append((made, program, entry))
-        return made
 
     def pause(self, on: bool) -> None:
         """Sends the calls of threads that watch through Python (see ``detour``), or back to the trampoline."""

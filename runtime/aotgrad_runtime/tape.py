@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
 import sys
 import weakref
@@ -17,7 +19,7 @@ from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
     "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate",
-    "cell_of", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
+    "cell_of", "data_slot", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -323,6 +325,19 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name} object at {id(self):#x}>"
+
+
+@functools.lru_cache(maxsize=1)
+def data_slot() -> int | None:
+    """Where a value keeps its array, in bytes from its address: for machine code. None where Python's slots are laid out in another way than expected."""
+    value, data = Value(), np.empty(0)
+    value._data = data
+    if sys.implementation.name != "cpython" or type(Value.__dict__["_data"]).__basicsize__ != 48:
+        return None
+    member = ctypes.c_void_p.from_address(id(Value.__dict__["_data"]) + 40).value or 0
+    offset = ctypes.c_ssize_t.from_address(member + 16).value  # name, type, offset
+    size = Value.__basicsize__
+    return offset if 0 < offset <= size - 8 and ctypes.c_void_p.from_address(id(value) + offset).value == id(data) else None
 
 
 Edge = tuple[Node | None, int]

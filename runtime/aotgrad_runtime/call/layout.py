@@ -29,7 +29,7 @@ FUNCTION_SIZE: Final = 96
 # One instance (a kernel with the types it accepts), its arguments and its results.
 INSTANCE: Final = _words(
     "next kernel npos args args_end outs outs_end nsym shapes workspace workspace_bytes ctx heavy poll may_release release on_error block "
-    "off_outs off_syms off_held off_objs off_values off_dims off_strides nhidden nouts"
+    "off_outs off_syms off_held off_objs off_values off_dims off_strides nhidden nouts finish"
 )
 ARG: Final = _words("type kind index special nd type_num flags dims order itemsize value source key path npath unwrap_type unwrap_offset")
 ARG_SIZE: Final = 8 * len(ARG)
@@ -59,6 +59,6 @@ TABLE: Final = (
     "PyLong_FromLongLong", "PyLong_AsLongLongAndOverflow", "PyObject_CallObject", "PyObject_GetAttr", "PyDict_GetItemWithError", "PyErr_Occurred", "PyErr_Clear",
     "PyErr_NoMemory", "PyErr_SetString", "PyErr_CheckSignals", "PyExc_TypeError", "PyExc_RuntimeError", "PyEval_SaveThread", "PyEval_RestoreThread",
     "PyThread_get_thread_ident", "PyMem_RawMalloc", "PyMem_RawFree", "PyMethod_New", "PyObject_GC_UnTrack", "PyObject_GC_Del", "PyObject_ClearWeakRefs",
-    "clock_gettime", "clock_id", "main_thread", "watchers", "msg_no_fallback", "msg_prebound", "msg_guard",
+    "clock_gettime", "clock_id", "main_thread", "watchers", "restricted", "msg_no_fallback", "msg_prebound", "msg_guard",
 )
 BYTES: Final = 8 * len(TABLE)
