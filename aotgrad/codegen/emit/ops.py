@@ -160,6 +160,8 @@ def _scatter(e: FunctionEmitter, op: Op) -> None:
 def _view(e: FunctionEmitter, op: Op) -> None:
     source, shift = op.operands[:2]
     at = e.names[shift]
+    if not at.isdigit():  # one number to the code generator: its loops would try every sum that an offset is written as (nine tenths of the time for a Hessian)
+        at = e.put(f"freeze i64 {at}")
     e.names[op.results[0]] = e.names[source] if at == "0" else e.put(f"getelementptr inbounds i8, ptr {e.names[source]}, i64 {at}")
 
 
