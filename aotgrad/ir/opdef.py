@@ -142,7 +142,14 @@ class Kernel:
     kind: str
 
 
-Lowering = Scalar | Index | Reduce | View | Kernel
+@record(frozen=True)
+class Body:
+    """Other ops, ``fn(b, *operands, **attrs)``, which take its place before code generation: for what is differentiated as one op, unlike a composite."""
+
+    fn: Callable[..., Any]
+
+
+Lowering = Scalar | Index | Reduce | View | Kernel | Body
 
 
 # ---- how an op appears to users ---------------------------------------------------------------------------------------------
@@ -196,8 +203,7 @@ class OpDef:
     samples: Callable[[], Iterable[Sample]] | None = None
     front: Front | None = None
     batch: Callable[..., Any] | None = None
-    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major", "channels_last" (images in either)
-    row_major: Callable[[Op], Sequence[int]] | None = None  # of ops on images: passes over each operand and the result that it costs more when that is row-major
+    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major"
     regions: int = 0
     grad_fn: str | None = None
     exact: bool = False  # NumPy's result is exactly rounded or a move, so ``ref`` may serve as the eager implementation

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import bool_, float64, int64
+from aotgrad_runtime.dtypes import bool_, float32, float64, int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradIndexError, AotgradTypeError, AotgradValueError
 
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
@@ -72,8 +72,8 @@ def _t(b: Any, x: Any) -> Any:
 # ---- norms ------------------------------------------------------------------------------------------------------------------------
 
 def _norm_body(b: Any, x: Any, p: Any, dims: Any) -> Any:
-    if p == 2:
-        return b.sqrt(b.sum(b.mul(x, x), dims=dims))
+    if x.type.dtype.itemsize == 2:  # squares of float16 have little room
+        return b.to_dtype(_norm_body(b, b.to_dtype(x, float32), p, dims), x.type.dtype)
     size = b.abs(x)
     if p in (np.inf, -np.inf):
         return _most(b, size, dims, p)
@@ -81,8 +81,7 @@ def _norm_body(b: Any, x: Any, p: Any, dims: Any) -> Any:
         return b.sum(b.to_dtype(b.ne(x, b.full_like(x, 0)), x.type.dtype), dims=dims)
     if p == 1:
         return b.sum(size, dims=dims)
-    total = b.sum(b.pow(size, b.full_like(size, p)), dims=dims)
-    return b.pow(total, b.full_like(total, 1.0 / p))
+    return b.root_sum_powers(x, p=p, dims=dims)
 
 
 def _most(b: Any, sizes: Any, dims: Sequence[int], p: float) -> Any:

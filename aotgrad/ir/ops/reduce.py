@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import as_dtype, bool_, int64
+from aotgrad_runtime.dtypes import as_dtype, bool_, float32, int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from .. import dims as dimlib
-from ..opdef import REQUIRED, Composite, Front, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
+from ..builder import Builder
+from ..core import Block
+from ..opdef import REQUIRED, Body, Composite, Front, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
 from ..transforms.batch import placed, spread
+from ..transforms.rewrite import cone
 from ..types import TensorType
 from .common import drop_dims, floats, norm_dim, norm_dims, zero_aware
 
@@ -419,9 +422,135 @@ def _mean_body(b: Any, x: Any, dims: Any) -> Any:
 def _var_body(b: Any, x: Any, dims: Any, correction: Any) -> Any:
     centred = b.sub(x, b.keep_dims(b.mean(x, dims=dims), x, dims))
     total = b.sum(b.mul(centred, centred), dims=dims)
+    return b.div(total, _free(b, x, dims, correction, total))
+
+
+def _free(b: Any, x: Any, dims: Any, correction: Any, like: Any, fn: Any = lambda v: v) -> Any:
+    """``fn`` of the degrees of freedom, in the shape of the result."""
     n = b.count([x.type.shape[d] for d in dims], x.type.dtype)
-    free = b.maximum(b.sub(n, b.scalar(correction, x.type.dtype)), b.scalar(0, x.type.dtype))
-    return b.div(total, b.broadcast(free, shape=total.type.shape, dims=()) if total.type.shape else free)
+    free = fn(b.maximum(b.sub(n, b.scalar(correction, x.type.dtype)), b.scalar(0, x.type.dtype)))
+    return b.broadcast(free, shape=like.type.shape, dims=()) if like.type.shape else free
+
+
+class _Range(NamedTuple):
+    """Powers of 2 for sums of powers of a dtype: which sums are right, by what numbers are multiplied whose squares have no room, and which roots have reciprocals
+    with room for derivatives."""
+
+    large: int
+    small: int
+    down: int
+    up: int
+    wide: int
+
+
+_RANGES = {4: _Range(120, -100, -80, 90, 40), 8: _Range(1000, -900, -600, 600, 400)}
+_TINY = 64  # elements up to which both ways are computed
+
+
+def _power(b: Any, like: Any, exponent: int) -> Any:
+    return b.full_like(like, 2.0 ** exponent)
+
+
+def _root_body(b: Any, x: Any, p: float, dims: Any) -> Any:
+    """The plain sum, and where one has no room, in a branch, that of numbers over the largest (for negative ``p`` the smallest)."""
+    if isinstance(x.type.size, int) and x.type.size <= _TINY:
+        return _root_of_squares(b, x, dims) if p == 2 else _root_where(b, x, _sum_of_powers(b, x, p, dims), p, dims)
+    total = _sum_of_powers(b, x, p, dims)
+    bad = _roomless(b, total)
+    leaves, again = cone(x)
+    then, other = (Block([total.type, *(v.type for v in leaves)]) for _ in range(2))
+    inner = Builder(then, b.loc)
+    then.outputs = [_root_where(inner, again(inner, then.args[1:]), then.args[0], p, dims)]
+    other.outputs = [_root(Builder(other, b.loc), other.args[0], p)]
+    return b.emit("cond", [b.any(bad, dims=tuple(range(len(bad.type.shape)))), total, *leaves], {}, (then, other))[0]
+
+
+def _sum_of_powers(b: Any, x: Any, p: float, dims: Any) -> Any:
+    if p == 2:
+        return b.sum(b.mul(x, x), dims=dims)
+    size = b.abs(x)
+    return b.sum(b.pow(size, b.full_like(size, p)), dims=dims)
+
+
+def _root(b: Any, total: Any, p: float) -> Any:
+    return b.sqrt(total) if p == 2 else b.pow(total, b.full_like(total, 1.0 / p))
+
+
+def _roomless(b: Any, total: Any) -> Any:
+    room = _RANGES[total.type.dtype.itemsize]
+    return b.logical_or(b.gt(total, _power(b, total, room.large)), b.lt(total, _power(b, total, room.small)))
+
+
+def _root_where(b: Any, x: Any, total: Any, p: float, dims: Any) -> Any:
+    most = b.emit("amax" if p > 0 else "amin", [b.abs(x)], {"dims": dims})[0]
+    usable = b.logical_and(b.gt(most, b.full_like(most, 0)), b.lt(most, b.full_like(most, np.inf)))
+    scale = b.where(usable, most, b.full_like(most, 1))
+    scaled = _sum_of_powers(b, b.div(x, b.keep_dims(scale, x, dims)), p, dims)
+    return b.where(_roomless(b, total), b.mul(_root(b, scaled, p), scale), _root(b, total, p))
+
+
+def _root_of_squares(b: Any, x: Any, dims: Any) -> Any:
+    """Without a branch: the sum of the squares, and those of the numbers made smaller and larger."""
+    room = _RANGES[x.type.dtype.itemsize]
+    total, down, up = (_sum_of_powers(b, v, 2, dims) for v in (x, b.mul(x, _power(b, x, room.down)), b.mul(x, _power(b, x, room.up))))
+    large, small = b.gt(total, _power(b, total, room.large)), b.lt(total, _power(b, total, room.small))
+    chosen = b.where(large, down, b.where(small, up, total))
+    back = b.where(large, _power(b, total, -room.down), b.where(small, _power(b, total, -room.up), _power(b, total, 0)))
+    return b.mul(b.sqrt(chosen), back)
+
+
+def _root_ref(x: Any, p: float, dims: Any) -> Any:
+    x = np.abs(x)
+    top = np.max(x, axis=dims, keepdims=True, initial=0.0) if p > 0 else np.min(x, axis=dims, keepdims=True, initial=np.inf)
+    scale = np.ldexp(np.ones_like(top), np.where(np.isfinite(top) & (top > 0), np.frexp(top)[1] - 1, 0))
+    with np.errstate(all="ignore"):
+        return np.asarray(np.sum((x / scale) ** p, axis=dims) ** (1 / p) * np.squeeze(scale, axis=dims), x.dtype)
+
+
+def _root_linearize(b: Any, ins: Any, outs: Any, a: Attrs, active: Any) -> Any:
+    """The direction sign(x) (|x| / root)**(p - 1), and 0 at the kink and at infinity. The quotient is a product with the reciprocal of a number whose square has room."""
+    (x,), (root,), p, dims = ins, outs, a["p"], a["dims"]
+    room = _RANGES[x.type.dtype.itemsize]
+    still = b.logical_or(b.eq(root, b.full_like(root, 0)), b.eq(root, b.full_like(root, np.inf)))
+    root = b.where(still, _power(b, root, 0), root)
+    scale = b.where(b.gt(root, _power(b, root, room.wide)), _power(b, root, room.down),
+                    b.where(b.lt(root, _power(b, root, -room.wide)), _power(b, root, -room.down), _power(b, root, 0)))
+    inverse = b.where(still, b.full_like(root, 0), b.div(_power(b, root, 0), b.mul(root, scale)))
+    direction = b.lmul(b.keep_dims(inverse, x, dims), b.mul(x, b.keep_dims(scale, x, dims)))
+    if p != 2:
+        size = b.abs(direction)
+        direction = b.lmul(b.sign(direction), b.pow(size, b.full_like(size, p - 1)))
+    return lambda lb, tangents: (lb.sum(lb.lmul(direction, tangents[0]), dims=dims),)
+
+
+def _root_samples() -> Iterable[Sample]:
+    for s in _samples(empty=False)():
+        yield Sample(s.operands, {**s.attrs, "p": 2}, s.name)
+    for p in (3, 1.5, -2):
+        yield Sample((_x(3, 4) if p > 0 else 1.5 + 0.2 * _x(3, 4),), {"p": p, "dims": (1,)}, f"p={p}")
+
+
+def _root_rule(types: Types, a: Attrs) -> Types:
+    if types[0].dtype.itemsize not in _RANGES or types[0].dtype.kind != "f":
+        raise AotgradTypeError(f"root_sum_powers takes float32 and float64, not {types[0].dtype.name}; convert first")
+    return _reduce_rule(types, a)
+
+
+def _dims_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
+    return b.emit(op.name, xs, {**op.attrs, "dims": tuple(d + 1 for d in op.attrs["dims"])})
+
+
+register(OpDef(
+    "root_sum_powers", "(sum |x|**p) ** (1/p) over ``dims``, right wherever it has a number itself: powers that overflow or vanish do no harm. Derivative 0 at its kink.",
+    ("x",), _root_rule, _root_ref, Linearize(_root_linearize), Body(_root_body), {"p": 2, "dims": REQUIRED}, _root_samples, layouts="row_major", batch=_dims_batch))
+
+
+def _std_body(b: Any, x: Any, dims: Any, correction: Any) -> Any:
+    if x.type.dtype.itemsize == 2:  # squares of float16 have little room
+        return b.to_dtype(_std_body(b, b.to_dtype(x, float32), dims, correction), x.type.dtype)
+    centred = b.sub(x, b.keep_dims(b.mean(x, dims=dims), x, dims))
+    root = b.root_sum_powers(centred, dims=dims)
+    return b.div(root, _free(b, x, dims, correction, root, b.sqrt))
 
 
 def _logsumexp_body(b: Any, x: Any, dims: Any) -> Any:
@@ -459,7 +588,7 @@ _reduction_composite("mean", "Arithmetic mean over ``dims``.", _mean_body, front
 _reduction_composite("var", "Variance over ``dims`` with ``n - correction`` in the denominator.", _var_body, {"correction": 1},
                      lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0), ((5,), (0,), 1))),
                      _variance_front("var"))
-_reduction_composite("std", "Square root of the variance; derivative 0 at its kink.", lambda b, x, dims, correction: b.sqrt(b.var(x, dims=dims, correction=correction)),
+_reduction_composite("std", "Square root of the variance; derivative 0 at its kink.", _std_body,
                      {"correction": 1},
                      lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0))),
                      _variance_front("std"))

@@ -12,6 +12,7 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError
 
+from .. import opdef
 from ..builder import Builder
 from ..core import Block, Func, Op, Value, walk
 from . import differentiate as ad
@@ -137,17 +138,19 @@ def body_of(op: Op) -> Block:
     return op.regions[0] if op.name == "custom" else forward_rule(op)
 
 
-def expand_block(block: Block) -> Block:
-    """A copy with the bodies in the place of the ops, at all depths; for execution, after differentiation."""
+def expand_block(block: Block, late: bool = False) -> Block:
+    """A copy with the bodies in the place of the ops, at all depths; for execution, after differentiation. ``late``: of ops that have one for code generation, too."""
     new = Block([a.type for a in block.args])
     env: dict[Value, Value] = dict(zip(block.args, new.args))
     b = Builder(new)
     for op in block.ops:
         operands = [env[o] for o in op.operands]
         if op.name in _NAMES:
-            made: Sequence[Value] = inline(b, expand_block(body_of(op)), operands)
+            made: Sequence[Value] = inline(b, expand_block(body_of(op), late), operands)
+        elif late and isinstance(lower := opdef.get(op.name).lower, opdef.Body):
+            made = [lower.fn(Builder(new, op.loc), *operands, **op.attrs)]
         elif op.regions:
-            copied = Op(op.name, operands, [r.type for r in op.results], op.attrs, [expand_block(r) for r in op.regions], op.loc)
+            copied = Op(op.name, operands, [r.type for r in op.results], op.attrs, [expand_block(r, late) for r in op.regions], op.loc)
             new.ops.append(copied)
             made = copied.results
         else:
@@ -163,6 +166,7 @@ def expand_func(func: Func) -> Func:
 
 
 def runnable(func: Func) -> Func:
-    """A function after ``standard``, ready for code generation: without user rules, cleaned up again where there were any."""
-    expanded = expand_func(func)
-    return func if expanded is func else standard(expanded)
+    """A function after ``standard``, ready for code generation: without user rules and ops that are made of others, cleaned up again where there were any."""
+    if not any(op.name in _NAMES or isinstance(opdef.get(op.name).lower, opdef.Body) for op in walk(func.body)):
+        return func
+    return standard(Func(func.name, expand_block(func.body, late=True), func.attrs))

@@ -13,7 +13,7 @@ from ..core import Block, Func, Op, Value
 from ..host import acts
 from ..types import TensorType
 
-__all__ = ["close_over", "copy_ops", "decompose_block", "decompose_func", "free_values", "inline", "key_part", "rebuild", "substitute_func", "substitute_here"]
+__all__ = ["close_over", "cone", "copy_ops", "decompose_block", "decompose_func", "free_values", "inline", "key_part", "rebuild", "substitute_func", "substitute_here"]
 
 Env = dict[Value, Value]
 Rule = Callable[..., Any]
@@ -56,6 +56,46 @@ def close_over(ops: Sequence[Op], args: Sequence[Value], outputs: Sequence[Value
     copy_ops(Builder(block), ops, env)
     block.outputs = [env[o] for o in outputs]
     return block
+
+
+_CONE = 12  # elementwise ops that are computed again in a region rather than kept in memory for it
+
+
+def cone(v: Value) -> tuple[list[Value], Callable[[Builder, Sequence[Value]], Value]]:
+    """What ``v`` is made of by a few elementwise ops, and a function that makes it again of these."""
+    ops: dict[Op, None] = {}
+    leaves: dict[Value, None] = {}
+    todo = [v]
+    while todo:
+        at = todo.pop()
+        op = at.op
+        if op is None or len(ops) >= _CONE or not (op.name in ("broadcast", "full") or isinstance(opdef.get(op.name).lower, opdef.Scalar) and opdef.limited(op) is None):
+            leaves[at] = None
+        elif op not in ops:
+            ops[op] = None
+            todo += op.operands
+    order = _in_order(ops, v)
+
+    def again(b: Builder, given: Sequence[Value]) -> Value:
+        env: Env = dict(zip(leaves, given))
+        copy_ops(b, order, env)
+        return env[v]
+
+    return list(leaves), again
+
+
+def _in_order(ops: Mapping[Op, None], v: Value) -> list[Op]:
+    """The ops that ``v`` is made of, operands first."""
+    done: dict[Op, None] = {}
+    stack = [v.op] if v.op is not None and v.op in ops else []
+    while stack:
+        op = stack[-1]
+        left = [o.op for o in op.operands if o.op is not None and o.op in ops and o.op not in done]
+        if left:
+            stack += left
+        else:
+            done[stack.pop()] = None
+    return list(done)
 
 
 def _expand(op: Op, body: Any, ins: Sequence[Value]) -> tuple[list[Op], list[Value]]:

@@ -1,6 +1,7 @@
 """Algebra that changes values on purpose, run on the primal before differentiation. The whole list:
 
-``log(1 + exp(x))``, ``log1p(exp(x))`` become ``softplus(x)``; ``sqrt(y) * sqrt(y)`` (so ``norm(x) ** 2``) becomes ``y``.
+``log(1 + exp(x))``, ``log1p(exp(x))`` become ``softplus(x)``; ``sqrt(y) * sqrt(y)`` becomes ``y``, and ``norm(x) ** 2`` ``sum(x * x)``, also where they
+are over a divisor (``std(x) ** 2``).
 """
 
 from __future__ import annotations
@@ -37,8 +38,22 @@ def _softplus(b: Builder, op: Op, x: Value) -> Any:
 
 
 def _square_of_root(b: Builder, op: Op, x: Value, y: Value) -> Any:
-    root = _is(x, "sqrt")
-    return root.operands[0] if root is not None and x is y else None
+    return _square(b, x) if x is y else None
+
+
+def _square(b: Builder, x: Value) -> Any:
+    """``x * x`` without the root that ``x`` is, or is a multiple of; None where it is none."""
+    if (root := _is(x, "sqrt")) is not None:
+        return root.operands[0]
+    if (root := _is(x, "root_sum_powers")) is not None and root.attrs["p"] == 2:
+        v = root.operands[0]
+        return b.sum(b.mul(v, v), dims=root.attrs["dims"])
+    quotient = _is(x, "div")
+    upper = None if quotient is None else _square(b, quotient.operands[0])
+    if upper is None:
+        return None
+    lower = _square(b, quotient.operands[1])
+    return b.div(upper, b.mul(quotient.operands[1], quotient.operands[1]) if lower is None else lower)
 
 
 _RULES: dict[str, Callable[..., Any]] = {"log": _softplus, "log1p": _softplus, "mul": _square_of_root}
