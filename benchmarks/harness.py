@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["OURS", "Bench", "Candidate", "optional"]
+__all__ = ["OURS", "Bench", "Candidate", "Work", "geometric_mean", "optional"]
 
 OURS = "aotgrad"
 AGAIN = "aotgrad, again (A/A)"
 SHORT = 0.3e-3  # seconds; a batch longer than this is likely to meet the scheduler
-ROUNDS, LONG_ROUNDS, BUDGET = 80, 31, 20.0
+ROUNDS, LONG_ROUNDS, LEAST_ROUNDS, BUDGET = 80, 31, 5, 4.0  # BUDGET: seconds of one case of long calls, where LEAST_ROUNDS allow
 PERCENTILE = 20
+SLOW = "torch.compile"  # up to a minute for each program
+LOOSE = 3.0  # a quick run, with few rounds and small sizes, complains of ratios that miss their target by more
 
 
 @dataclass
@@ -39,6 +41,15 @@ class Candidate:
     args: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True)
+class Work:
+    """What one call has to do: operations, bytes of its arguments and results, and the seconds in which this machine could do it at best."""
+
+    flops: float
+    moved: float
+    limit: float
+
+
 @dataclass
 class Bench:
     """Collects rows; each is written at once, so that a crash loses nothing."""
@@ -47,6 +58,7 @@ class Bench:
     out: Path
     quick: bool = False
     skipped: dict[str, str] = field(default_factory=dict)
+    far: list[str] = field(default_factory=list)  # ratios of a quick run that are far from their targets
 
     def write(self, row: dict[str, Any]) -> None:
         """Appends one row."""
@@ -62,6 +74,9 @@ class Bench:
 
     def peer(self, name: str, make: Callable[[], Candidate | Sequence[Candidate]]) -> list[Candidate]:
         """The candidates that ``make`` builds, or none, with the reason noted, when it fails."""
+        if self.quick and name.startswith(SLOW):
+            self.skip(name, "not in a quick run")
+            return []
         try:
             made = make()
         except Exception as error:
@@ -69,8 +84,10 @@ class Bench:
             return []
         return [made] if isinstance(made, Candidate) else list(made)
 
-    def case(self, case: str, candidates: Sequence[Candidate], reference: Sequence[Any], tolerance: float, per: float = 0.0) -> dict[str, dict[str, Any]]:
-        """Checks and measures; gives the rows by candidate name. ``per``: elements of one call, for time per element."""
+    def case(self, case: str, candidates: Sequence[Candidate], reference: Sequence[Any], tolerance: float, per: float = 0.0,
+             work: Work | None = None) -> dict[str, dict[str, Any]]:
+        """Checks and measures; gives the rows by candidate name. ``per``: elements of one call, for time per element. ``work``: of one call, for the distance from the
+        limit."""
         if not candidates:
             return {}
         print(f"  {case}", flush=True)
@@ -90,6 +107,8 @@ class Bench:
                 line["ns_per_element"] = 1e9 * row["seconds"] / per
             if c.note:
                 line["note"] = c.note
+            if work is not None:
+                line |= {"flops": work.flops, "moved": work.moved, "share": work.limit / max(row["seconds"], 1e-12)}
             done[c.name] = line
             self.write(line)
             print(f"    {c.name:<34} {_time(row['seconds']):>10}  {ratio['ratio']:8.2f} x", flush=True)
@@ -120,6 +139,8 @@ class Bench:
         met = value >= limit if at_least else value <= limit
         self.write({"kind": "target", "what": what, "value": value, "limit": limit, "at_least": at_least, "met": bool(met), "unit": unit})
         print(f"    {'met   ' if met else 'MISSED'} {what}: {value:.3g} ({'at least' if at_least else 'at most'} {limit:g} {unit})", flush=True)
+        if self.quick and unit == "x" and (value < limit / LOOSE if at_least else value > limit * LOOSE):
+            self.far.append(what)
 
     def fact(self, name: str, value: Any, unit: str = "", note: str = "") -> None:
         """Notes a figure that is no ratio: a limit of the machine, a compile time, an error in ULP."""
@@ -131,6 +152,11 @@ class Bench:
 def optional(name: str) -> Any:
     """A peer's module. Raises ImportError with a short message where it is missing."""
     return importlib.import_module(name)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of ratios; NaN of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def difference(a: Any, b: Any) -> float:
@@ -170,13 +196,13 @@ def _batch_of(c: Candidate) -> Callable[..., None]:
 
 
 def _once(c: Candidate) -> float:
-    """Seconds of one call, warm."""
-    best = math.inf
-    for k in range(8):
+    """Seconds of one call, warm: the best of the last five of eight; of long calls the second."""
+    times: list[float] = []
+    while len(times) < 8 and (len(times) < 2 or sum(times) < 0.5):
         start = time.perf_counter()
         c.call(*c.args)
-        best = min(best, time.perf_counter() - start) if k >= 3 else best
-    return best
+        times.append(time.perf_counter() - start)
+    return min(times[3:] or times[1:])
 
 
 def _short(candidates: Sequence[Candidate], each: Sequence[float], quick: bool) -> list[dict[str, Any]]:
@@ -184,7 +210,7 @@ def _short(candidates: Sequence[Candidate], each: Sequence[float], quick: bool) 
     batches = [_batch_of(c) for c in candidates]
     times: list[list[float]] = [[] for _ in candidates]
     clock = time.perf_counter
-    for r in range(10 if quick else ROUNDS):
+    for r in range(6 if quick else ROUNDS):
         for k in _order(len(candidates), r):
             c, batch, repeat = candidates[k], batches[k], repeats[k]
             batch(c.call, [None], *c.args)
@@ -212,7 +238,7 @@ def _loop_overhead() -> float:
 
 
 def _long(candidates: Sequence[Candidate], each: Sequence[float], quick: bool) -> list[dict[str, Any]]:
-    rounds = 5 if quick else int(np.clip(BUDGET / max(sum(each), 1e-9), 7, LONG_ROUNDS))
+    rounds = 3 if quick else int(np.clip(BUDGET / max(sum(each), 1e-9), LEAST_ROUNDS, LONG_ROUNDS))
     times: list[list[float]] = [[] for _ in candidates]
     clock = time.process_time
     for r in range(rounds):

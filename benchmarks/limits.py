@@ -22,7 +22,11 @@ from aotgrad.codegen.elf import link_shared
 from aotgrad.codegen.target import Target
 from aotgrad_runtime.loader import Library, load_bytes
 
-__all__ = ["copy_bandwidth", "empty_builtin", "empty_native", "fma_peak"]
+from .harness import Work
+
+__all__ = ["LEVELS", "copy_bandwidth", "empty_builtin", "empty_native", "fma_peak", "work"]
+
+LEVELS = {"L1": 16 << 10, "L2": 256 << 10, "L3 or memory": 8 << 20, "memory": 128 << 20}  # bytes of each of the two arrays of a copy
 
 CHAINS, STEPS = 24, 50_000
 _EMPTY_C = """#define PY_SSIZE_T_CLEAN
@@ -94,6 +98,7 @@ def empty_native() -> Any:
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(_library().address("empty"))
 
 
+@functools.lru_cache(maxsize=2)
 def fma_peak(dtype: str) -> float:
     """GFLOP/s of independent multiply-adds in vector registers, one thread."""
     f = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(_library().address(f"fma_{dtype}"))
@@ -108,12 +113,20 @@ def fma_peak(dtype: str) -> float:
     return flops / best / 1e9
 
 
+@functools.lru_cache(maxsize=16)
 def copy_bandwidth(nbytes: int) -> float:
-    """GB/s read plus written by a copy of ``nbytes``."""
+    """GB/s read plus written by a copy of ``nbytes``, NumPy's call of some 0.2 us included."""
     a, b = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
-    best = math.inf
+    best, count = math.inf, max(1, (1 << 20) // nbytes)
     for _ in range(20):
         start = time.perf_counter()
-        np.copyto(b, a)
+        for _ in range(count):
+            np.copyto(b, a)
         best = min(best, time.perf_counter() - start)
-    return 2 * nbytes / best / 1e9
+    return 2 * nbytes * count / best / 1e9
+
+
+def work(flops: float, moved: float, dtype: str = "f32") -> Work:
+    """A call's work; its limit is the longer of the operations at the multiply-add peak and the bytes at the bandwidth of a copy of as many."""
+    level = next((n for n in LEVELS.values() if 2 * n >= moved), LEVELS["memory"])
+    return Work(flops, moved, max(flops / fma_peak(dtype), moved / copy_bandwidth(level)) / 1e9)

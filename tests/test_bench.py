@@ -7,14 +7,19 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+import aotgrad as ag
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aotgrad.cli.bench import environment, run
-from benchmarks import harness
+from benchmarks import __main__ as main
+from benchmarks import harness, models, peers
+from benchmarks.flops import Counter
 from benchmarks.harness import OURS, Bench, Candidate, difference
 from benchmarks.report import write_report
 
@@ -89,10 +94,70 @@ def test_report_says_what_was_missed_and_by_how_much(bench: Bench) -> None:
     bench.target("absent", float("nan"), 2.0)
     bench.fact("peak", 12.5, "GFLOP/s")
     bench.skip("peer", "not installed")
-    text = write_report(bench.out, bench.out.with_name("R.md"), 1.0).read_text(encoding="utf-8")
+    bench.write({"kind": "done", "seconds": 120.0})
+    text = write_report(bench.out, bench.out.with_name("R.md")).read_text(encoding="utf-8")
     assert "1 met, 1 missed, 1 not measured" in text
     assert "| work | fast | ≤ 1 x | 1.5 | **missed** by 50 % |" in text and "| work | strong | ≥ 2 x | 3 | met |" in text
-    assert "aotgrad, again (A/A)" in text and "12.5 GFLOP/s" in text and "peer (not installed)" in text and "ns/element" in text
+    assert "together 2 min" in text and "aotgrad, again (A/A)" in text and "12.5 GFLOP/s" in text and "peer (not installed)" in text and "ns/element" in text
+
+
+def test_the_limit_stands_beside_the_time(bench: Bench) -> None:
+    work = harness.Work(flops=2e6, moved=1e6, limit=5e-4)
+    row = bench.case("c", [Candidate(OURS, lambda: spin(1e-3))], [1.0], 0.0, work=work)[OURS]
+    assert row["flops"] == 2e6 and 0.2 < row["share"] <= 0.55
+    assert "| of the limit |" in write_report(bench.out, bench.out.with_name("R.md")).read_text(encoding="utf-8")
+
+
+def test_a_quick_run_complains_of_ratios_that_are_far_off(bench: Bench) -> None:
+    bench.target("a little slow", 0.5, 1.0, at_least=True)
+    bench.target("far too slow", 0.3, 1.0, at_least=True)
+    bench.target("takes too long", 3.1, 1.0)
+    bench.target("a time", 9.0, 1.0, unit="s")
+    assert bench.far == ["far too slow", "takes too long"]
+    bench.quick = False
+    bench.target("in a full run the report says it", 0.1, 1.0, at_least=True)
+    assert len(bench.far) == 2
+
+
+def test_a_rerun_replaces_its_rows_only_and_what_is_interrupted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "results.jsonl"
+    for workload in ("limits", "gemm"):
+        Bench(workload, results).fact("old", 1)
+
+    def interrupted(command: list[str], **_: Any) -> Any:
+        Bench("calls", Path(command[-1])).fact("new", 2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.subprocess, "run", interrupted)
+    monkeypatch.setattr(main, "machine_row", lambda names, quick: {"kind": "fact", "name": "machine", "value": 0, "unit": "", "note": ""})
+    with pytest.raises(KeyboardInterrupt):
+        main._run_one("calls", ["calls"], results, False)
+    found = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    assert [(r["workload"], r.get("name", r["kind"])) for r in found] == [("limits", "old"), ("calls", "machine"), ("calls", "new"), ("calls", "skip"), ("gemm", "old")]
+    assert list(tmp_path.iterdir()) == [results]
+
+
+def test_pictures_are_drawn_without_a_plotting_library(bench: Bench) -> None:
+    bench.workload = "mlp"
+    bench.case("step", [Candidate(OURS, lambda: [1.0]), Candidate("a < b", lambda: spin(1e-4))], [1.0], 0.0)
+    assert "![Speed over" in write_report(bench.out, bench.out.with_name("R.md")).read_text(encoding="utf-8")
+    root = ElementTree.fromstring((bench.out.parent / "pictures" / "speed.svg").read_text(encoding="utf-8"))
+    assert any("a < b" in (t.text or "") for t in root.iter("{http://www.w3.org/2000/svg}text"))
+
+
+def test_the_graph_for_onnxruntime_is_the_model(bench: Bench) -> None:
+    pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    x, w, b = rng.standard_normal((1, 3, 8, 8), dtype=np.float32), rng.standard_normal((4, 3, 3, 3), dtype=np.float32), np.ones(4, np.float32)
+    c = peers.onnx_session(lambda fn, v: fn.relu(fn.conv2d(v, w, b, 2, 1)), x)
+    want = np.asarray(ag.relu(ag.conv2d(x, w, b, 2, 1)))
+    assert difference(c.call()[0], want) < 1e-5
+
+
+def test_operations_of_resnet_are_counted() -> None:
+    counter = Counter()
+    models.resnet(counter, counter.image(1, 3, 224, 224), models.initial(np.random.default_rng(0))[0], None)
+    assert counter.flops == pytest.approx(3.63e9, rel=0.01)  # 1.81 G multiply-adds, as published
 
 
 def test_environment_is_fit_for_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +172,4 @@ def test_environment_is_fit_for_measuring(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([], listing=True) == 0
-    assert set(capsys.readouterr().out.split()) >= {"limits", "calls", "rosenbrock", "chain", "mlp", "gradient_cost", "compile_time", "accuracy", "gemm"}
+    assert set(capsys.readouterr().out.split()) == set(main.ORDER)

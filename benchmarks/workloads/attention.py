@@ -9,10 +9,12 @@ import numpy as np
 
 import aotgrad as ag
 
-from ..harness import OURS, Bench, Candidate, optional
+from .. import peers
+from ..harness import OURS, Bench, Candidate
+from ..limits import work
 
 TOLERANCE = 2e-5
-TORCH, JAX = "torch eager", "jax.jit"
+TORCH, JAX = peers.TORCH, peers.JAX
 CASES = ((4, 6, 256, 64), (1, 6, 1024, 64), (1, 2, 2048, 64))
 
 
@@ -40,8 +42,7 @@ def ours(causal: bool) -> Any:
 
 def torch_eager(arrays: list[Any], causal: bool) -> Candidate:
     """torch's fused kernel."""
-    torch = optional("torch")
-    torch.set_num_threads(1)
+    torch = peers.torch()
 
     def both(*args: Any) -> list[Any]:
         xs = [a.detach().requires_grad_() for a in args[:3]]
@@ -53,7 +54,8 @@ def torch_eager(arrays: list[Any], causal: bool) -> Candidate:
 
 def jax(arrays: list[Any], causal: bool) -> Candidate:
     """jax.nn.dot_product_attention, whose lengths come before heads."""
-    jx, jnp = optional("jax"), optional("jax.numpy")
+    j = peers.Jax()
+    jx, jnp = j.jax, j.np
 
     def attend(q: Any, k: Any, v: Any) -> Any:
         out = jx.nn.dot_product_attention(*(jnp.swapaxes(x, 1, 2) for x in (q, k, v)), is_causal=causal)
@@ -81,5 +83,7 @@ def _case(bench: Bench, shape: tuple[int, ...], causal: bool) -> None:
     exact = by_hand(*(a.astype(np.float64) for a in arrays), causal)
     candidates = [Candidate(OURS, ours(causal), args=tuple(arrays)), *bench.peer(TORCH, lambda: torch_eager(arrays, causal))]
     candidates += bench.peer(JAX, lambda: jax(arrays, causal))
-    rows = bench.case(title, candidates, exact, TOLERANCE)
+    batch, heads, length, features = shape
+    pairs = batch * heads * length * length * (0.5 if causal else 1.0)
+    rows = bench.case(title, candidates, exact, TOLERANCE, work=work(7 * 2.0 * pairs * features, 8.0 * arrays[0].nbytes))  # 2 products forwards, 5 backwards
     bench.target(f"{title}: speed over torch eager", rows[TORCH]["ratio"] if TORCH in rows else None, 1.3, at_least=True)

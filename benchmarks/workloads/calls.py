@@ -12,6 +12,7 @@ from ..harness import OURS, Bench, Candidate, optional
 from ..limits import empty_builtin
 
 FLOOR = 100.0  # nanoseconds over an empty builtin
+TENSORS = 1.0  # microseconds that a call recorded on the tape may take longer than the same of NumPy arrays
 
 
 def run(bench: Bench) -> None:
@@ -27,6 +28,7 @@ def run(bench: Bench) -> None:
     rows = bench.case("bound buffers", [Candidate(OURS, bound, lambda out: [bound.out]), Candidate("empty builtin", builtin, lambda out: [x + 1])], [x + 1], 0.0)
     bench.target("prebound call over an empty METH_FASTCALL builtin", 1e9 * (rows[OURS]["seconds"] - rows["empty builtin"]["seconds"]), FLOOR, unit="ns")
     _arrays(bench, x, y, z)
+    _recorded(bench, x, y)
     _other_forms(bench, x, y)
 
 
@@ -38,6 +40,14 @@ def _arrays(bench: Bench, x: Any, y: Any, z: Any) -> None:
     bench.case("two arrays in", [Candidate(OURS, two, lambda out: [out], args=(x, y)), Candidate("numpy x + y", np.add, lambda out: [out], args=(x, y))], [x + y], 0.0)
     three_numpy = Candidate("numpy x + y + z", lambda x, y, z: x + y + z, lambda out: [out], args=(x, y, z))
     bench.case("three arrays in", [Candidate(OURS, three, lambda out: [out], args=(x, y, z)), three_numpy], [x + y + z], 0.0)
+
+
+def _recorded(bench: Bench, x: Any, y: Any) -> None:
+    f = ag.compile(lambda x, y: x * y + x)
+    a, b = (ag.tensor(v, requires_grad=True) for v in (x, y))
+    recorded = Candidate("on tensors that require gradients", f, lambda out: [out.detach().numpy()], args=(a, b))
+    rows = bench.case("two arrays, or tensors on the tape", [Candidate(OURS, f, lambda out: [out], args=(x, y)), recorded], [x * y + x], 0.0)
+    bench.target("compiled call recorded on the tape, over the NumPy call", 1e6 * (rows[recorded.name]["seconds"] - rows[OURS]["seconds"]), TENSORS, unit="us")
 
 
 def _other_forms(bench: Bench, x: Any, y: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..harness import Bench, Candidate
-from ..limits import copy_bandwidth, empty_builtin, empty_native, fma_peak
+from ..limits import LEVELS, copy_bandwidth, empty_builtin, empty_native, fma_peak
 
 
 def run(bench: Bench) -> None:
@@ -23,5 +23,5 @@ def run(bench: Bench) -> None:
     bench.case("empty calls", candidates, [], 0.0)
     for dtype in ("f32", "f64"):
         bench.fact(f"multiply-add peak {dtype}", fma_peak(dtype), "GFLOP/s", "24 independent chains of full vectors, one thread, best of 200")
-    for name, size in (("L1", 16 << 10), ("L2", 512 << 10), ("L3 or memory", 8 << 20), ("memory", 256 << 20)):
+    for name, size in LEVELS.items():
         bench.fact(f"copy bandwidth, {name}", copy_bandwidth(size), "GB/s", f"read + written, blocks of {size >> 10} KiB, best of 20")

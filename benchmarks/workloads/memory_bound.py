@@ -14,10 +14,12 @@ import numpy as np
 
 import aotgrad as ag
 
-from ..harness import OURS, Bench, Candidate, optional
+from .. import peers
+from ..harness import OURS, Bench, Candidate
+from ..limits import work
 
 TOLERANCE = 5e-5
-COPY, TORCH, JAX = "copy of as many bytes", "torch eager", "jax.jit"
+COPY, TORCH, JAX = "copy of as many bytes", peers.TORCH, peers.JAX
 IN_CACHE, OVER_TORCH = 8 << 20, 1.3
 EPS = 1e-5
 Function = Callable[..., Sequence[Any]]
@@ -56,7 +58,7 @@ def measure(bench: Bench, case: Case) -> None:
         candidates += bench.peer(TORCH, lambda: _torch(case))
     if case.jax is not None:
         candidates += bench.peer(JAX, lambda: _jax(case))
-    rows = bench.case(case.name, candidates, exact, TOLERANCE)
+    rows = bench.case(case.name, candidates, exact, TOLERANCE, work=work(0.0, moved))
     seconds = rows[OURS]["seconds"]
     bench.fact(f"{case.name}: moved", moved / seconds / 1e9, "GB/s", f"{moved >> 10} KiB of arguments and results")
     if moved > IN_CACHE:
@@ -75,14 +77,14 @@ def _copy(moved: int, exact: Sequence[Any]) -> Candidate:
 
 
 def _torch(case: Case) -> Candidate:
-    torch = optional("torch")
-    torch.set_num_threads(1)
+    torch = peers.torch()
     assert case.torch is not None
     return Candidate(TORCH, case.torch(torch), lambda out: [v.detach().numpy() for v in out], args=tuple(torch.from_numpy(a) for a in case.args))
 
 
 def _jax(case: Case) -> Candidate:
-    jx, jnp = optional("jax"), optional("jax.numpy")
+    j = peers.Jax()
+    jx, jnp = j.jax, j.np
     assert case.jax is not None
     f = jx.jit(case.jax(jx, jnp))
     return Candidate(JAX, lambda *xs: jx.block_until_ready(f(*xs)), args=tuple(jnp.asarray(a) for a in case.args))
@@ -386,7 +388,20 @@ def optimisers(rng: np.random.Generator, quick: bool) -> list[Case]:
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
         return [p - 1e-3 * m / (numpy.sqrt(v) + 1e-8), m, v]
 
-    return [Case(f"SGD with momentum, {n}", (p, m, g), sgd, sgd, 0.9, None, lambda _jx, _jnp: sgd),
+    def torch_sgd(t: Any) -> Function:
+        """torch's fused optimiser, in place."""
+        leaf = t.from_numpy(p.copy()).requires_grad_()
+        leaf.grad = t.from_numpy(g)
+        optimiser = t.optim.SGD([leaf], lr=1e-3, momentum=0.9, fused=True)
+        optimiser.state[leaf]["momentum_buffer"] = t.from_numpy(m.copy())
+
+        def step(*_: Any) -> list[Any]:
+            optimiser.step()
+            return [leaf, optimiser.state[leaf]["momentum_buffer"]]
+
+        return step
+
+    return [Case(f"SGD with momentum, {n}", (p, m, g), sgd, sgd, 0.9, torch_sgd, lambda _jx, _jnp: sgd),
             Case(f"Adam, {n}", (p, m, v, g), adam, lambda *a: adam(*a, np), 0.9, None, lambda _, jnp: lambda *a: adam(*a, jnp))]
 
 

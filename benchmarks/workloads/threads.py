@@ -1,7 +1,8 @@
-"""What a second thread is worth: wall-clock time on one thread over that on two. Reported, no targets.
+"""What a second thread is worth: wall-clock time on one thread over that on two; then two threads beside two threads of the peers, each in a process of its own.
 
 Before every round a probe runs one single-threaded kernel alone and then on two threads at the same time: 1 means that two processors are free, 2 that there is one.
 Only rounds whose probe is below 1.25 count; their number stands beside each figure, and so does the ratio of one thread to itself (A/A) over the same rounds.
+Peers are judged (the targets of one thread) only where at least a third of the rounds count.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ import numpy as np
 
 import aotgrad as ag
 
-from ..harness import Bench
+from .. import models, peers
+from ..harness import OURS, Bench, difference
+from ..remote import Remote
+from . import mlp, mlp784, resnet
 
 __all__ = ["run"]
 
-ROUNDS, FREE = 60, 1.25
+ROUNDS, PEER_ROUNDS, FREE = 30, 21, 1.25
+TOLERANCE = 1e-4
+Call = Callable[[], Any]
 
 
 def _chain(x: Any) -> Any:
@@ -35,23 +41,6 @@ def _product(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def _mlp(batch: int) -> tuple[Any, ...]:
-    rng = np.random.default_rng(0)
-    sizes = (784, 512, 512, 10)
-    weights = [(rng.normal(size=(a, b)) / a**0.5).astype(np.float32) for a, b in zip(sizes, sizes[1:])]
-    biases = [np.zeros(b, np.float32) for b in sizes[1:]]
-    return *weights, *biases, rng.normal(size=(batch, 784)).astype(np.float32), np.eye(10, dtype=np.float32)[np.arange(batch) % 10]
-
-
-def _step(w0: Any, w1: Any, w2: Any, b0: Any, b1: Any, b2: Any, x: Any, y: Any) -> Any:
-    def loss(w0: Any, w1: Any, w2: Any, b0: Any, b1: Any, b2: Any) -> Any:
-        z = ag.relu(ag.relu(x @ w0 + b0) @ w1 + b1) @ w2 + b2
-        return -(ag.log_softmax(z, -1) * y).sum() / x.shape[0]
-
-    value, grads = ag.value_and_grad(loss, argnums=tuple(range(6)))(w0, w1, w2, b0, b1, b2)
-    return (value, *(p - 0.1 * g for p, g in zip((w0, w1, w2, b0, b1, b2), grads)))
-
-
 def _cases(quick: bool) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     rng = np.random.default_rng(0)
     cases: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
@@ -61,7 +50,7 @@ def _cases(quick: bool) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
     for n in (256,) if quick else (512, 1024):
         for dtype in (np.float32, np.float64):
             cases[f"product, {n} cubed, {np.dtype(dtype).name}"] = (_product, (rng.normal(size=(n, n)).astype(dtype), rng.normal(size=(n, n)).astype(dtype)))
-    cases["training step, MLP 784-512-512-10, batch 128, f32"] = (_step, _mlp(128))
+    cases["training step, MLP 784-512-512-10, batch 128, f32"] = (mlp.own_step, mlp784.data(mlp784.BATCH))
     return cases
 
 
@@ -96,10 +85,15 @@ def run(bench: Bench) -> None:
         one, two = ag.compile(f), ag.compile(f, threads=2)
         for _ in range(3):
             a, b = one(*args), two(*args)
-        flat = zip(a if isinstance(a, tuple) else (a,), b if isinstance(b, tuple) else (b,))
-        if not all(np.asarray(p).tobytes() == np.asarray(q).tobytes() for p, q in flat):
+        if not all(np.asarray(p).tobytes() == np.asarray(q).tobytes() for p, q in zip(_leaves(a), _leaves(b))):
             raise AssertionError(f"threads, {name}: the results of two threads are not those of one")
         _measure(bench, name, probe, [functools.partial(g, *args) for g in (one, one, two)])
+    for name in list(PEERS)[:1] if bench.quick else PEERS:
+        _beside(bench, name, probe)
+
+
+def _leaves(x: Any) -> list[Any]:
+    return [leaf for part in x for leaf in _leaves(part)] if isinstance(x, (tuple, list)) else [x]
 
 
 def _measure(bench: Bench, name: str, probe: _Probe, calls: list[Callable[[], Any]]) -> None:
@@ -128,3 +122,104 @@ def _measure(bench: Bench, name: str, probe: _Probe, calls: list[Callable[[], An
     seconds = np.percentile(t, 20, axis=0)
     bench.fact(f"{name}: one thread over two", float(ratio[1]), "x", f"[{ratio[0]:.2f}, {ratio[2]:.2f}], {1e3 * seconds[0]:.3g} ms and {1e3 * seconds[2]:.3g} ms; "
                f"A/A {again[1]:.2f} [{again[0]:.2f}, {again[2]:.2f}]; {note}")
+
+
+# ---- beside the peers -------------------------------------------------------------------------------------------------------------------
+
+def build(name: str, who: str) -> tuple[Call, Callable[[Any], list[Any]]]:
+    """In the peer's own process: a call on two threads, and its values."""
+    return PEERS[name][1][who]()
+
+
+def _square() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((1024, 1024), dtype=np.float32), rng.standard_normal((1024, 1024), dtype=np.float32)
+
+
+def _one(out: Any) -> list[Any]:
+    return [np.asarray(out)]
+
+
+def _torch(make: Callable[[Any], tuple[Call, Callable[[Any], list[Any]]]]) -> Callable[[], tuple[Call, Callable[[Any], list[Any]]]]:
+    def build() -> tuple[Call, Callable[[Any], list[Any]]]:
+        torch = peers.torch()
+        made = make(torch)
+        torch.set_num_threads(2)
+        return made
+
+    return build
+
+
+def _candidate(c: Any) -> tuple[Call, Callable[[Any], list[Any]]]:
+    return functools.partial(c.call, *c.args), lambda out: [np.asarray(v) for v in c.values(out)]
+
+
+def _network() -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(0)
+    params, stats = models.initial(rng)
+    return params, stats, rng.standard_normal((1, 3, 224, 224), dtype=np.float32)
+
+
+def _onnx() -> tuple[Call, Callable[[Any], list[Any]]]:
+    params, stats, x = _network()
+    return _candidate(peers.onnx_session(lambda fn, v: models.resnet(fn, v, params, stats), x, 2))
+
+
+def _infer() -> Any:
+    params, stats, x = _network()
+    f = ag.compile(lambda x, params, stats: models.resnet(ag.nn.functional, x, params, stats), threads=2)
+    return functools.partial(f, x, params, stats), _one
+
+
+def _own_mlp() -> Any:
+    return functools.partial(ag.compile(mlp.own_step, threads=2), *mlp784.data(mlp784.BATCH)), lambda out: [np.asarray(v) for v in mlp.flat(out)]
+
+
+# name: (speed to reach over the fastest, who: how its call is built)
+PEERS: dict[str, tuple[float, dict[str, Callable[[], tuple[Call, Callable[[Any], list[Any]]]]]]] = {
+    "product, 1024 cubed, f32": (1.0, {
+        OURS: lambda: (functools.partial(ag.compile(_product, threads=2), *_square()), _one),
+        "numpy (OpenBLAS)": lambda: (functools.partial(np.matmul, *_square()), _one),
+        "torch (MKL)": _torch(lambda torch: (functools.partial(torch.matmul, *map(torch.from_numpy, _square())), _one))}),
+    "training step, MLP 784-512-512-10, batch 128": (1.5, {
+        OURS: _own_mlp, peers.TORCH: _torch(lambda torch: _candidate(mlp.torch_eager(*mlp784.data(mlp784.BATCH)))),
+        peers.JAX: lambda: _candidate(mlp.jax(*mlp784.data(mlp784.BATCH)))}),
+    "inference, ResNet-18, batch 1": (1.15, {
+        OURS: _infer, peers.LAST: _torch(lambda torch: _candidate(resnet.torch_inference(torch, *_network(), True))), peers.ONNX: _onnx}),
+}
+
+
+def _beside(bench: Bench, name: str, probe: _Probe) -> None:
+    goal, builders = PEERS[name]
+    running: dict[str, Remote] = {}
+    try:
+        for who in builders:
+            try:
+                running[who] = Remote("benchmarks.workloads.threads", name, who, threads=2)
+            except RuntimeError as error:
+                bench.skip(f"{who}, two threads, {name}", str(error))
+        exact = running[OURS].values
+        for who in [w for w, r in running.items() if max(difference(a, b) for a, b in zip(r.values, exact)) > TOLERANCE]:
+            bench.skip(f"{who}, two threads, {name}", "its values differ")
+            running.pop(who).close()
+        times, free = [], []
+        for r in range(4 if bench.quick else PEER_ROUNDS):
+            alone = probe() < FREE
+            row = {who: running[who]() for who in sorted(running, key=lambda w: (list(running).index(w) + r) % len(running))}
+            times.append(row)
+            free += [row] * alone
+        _judge(bench, name, goal, times, free)
+    finally:
+        for one in running.values():
+            one.close()
+
+
+def _judge(bench: Bench, name: str, goal: float, times: list[dict[str, float]], free: list[dict[str, float]]) -> None:
+    used = free if len(free) >= max(3, len(times) // 3) else times
+    what = "rounds with two free processors" if used is free else "rounds, too few of them with two free processors to judge"
+    ratios = {who: float(np.median([row[who] / row[OURS] for row in used])) for who in used[0]}
+    for who, ratio in ratios.items():
+        seconds = float(np.median([row[who] for row in used]))
+        bench.fact(f"two threads, {name}: {who}", 1e3 * seconds, "ms", f"{ratio:.2f} times aotgrad's, wall-clock, median of {len(used)} {what}")
+    best = min((r for who, r in ratios.items() if who != OURS), default=None)
+    bench.target(f"two threads, {name}: speed over the fastest peer", best if used is free else None, goal, at_least=True)
