@@ -25,6 +25,7 @@ from aotgrad.ir import TensorType, interp, opdef
 from aotgrad.ir import build as build_ir
 from aotgrad.ir.parser import parse_module
 from aotgrad.ir.transforms.cleanup import standard
+from aotgrad.ir.transforms.custom import runnable
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.library import describe_text, load, read_description
@@ -189,7 +190,7 @@ def test_every_op_has_a_numpy_form() -> None:
         sample = list(opdef.get(name).samples())[i]  # type: ignore[misc]
         arrays = [np.asarray(o) for o in sample.operands]
         types = [TensorType(o.shape, DTYPES[o.dtype]) for o in arrays]
-        func = standard(build_ir("f", types, lambda b, *xs: b.emit(name, xs, sample.attrs)))  # noqa: B023
+        func = runnable(standard(build_ir("f", types, lambda b, *xs: b.emit(name, xs, sample.attrs))))  # noqa: B023
         params = [tuple(Param(f"{stem}{j}", t) for j, t in enumerate(ts)) for stem, ts in (("x", types), ("y", func.out_types))]
         space: dict[str, Any] = {}
         exec(numpy_source.module("m", [CFunction("f", "value", "", func, *params, (), ())], "0"), space)
