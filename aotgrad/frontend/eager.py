@@ -267,6 +267,8 @@ def make_dual(primal: Any, tangent: Any, level: int) -> Any:
     self = object.__new__(cls)
     self._primal, self._tangent, self._level = primal, tangent, level
     self._extra = None
+    if primal._weak:
+        self._weak = True
     return self
 
 

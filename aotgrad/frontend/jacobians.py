@@ -23,13 +23,12 @@ from .leaves import (
     like_name,
     nested,
     release,
-    state,
     tracing_any,
     tree_flatten_nones,
 )
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .traced_transforms import traced_jacobian
-from .transforms import Taped, detached, gradients, jvp, or_zero
+from .transforms import Taped, gradients, jvp, or_zero
 
 __all__ = ["hessian", "jacfwd", "jacobian", "jacrev"]
 
@@ -98,13 +97,9 @@ def _arrange(blocks: list[list[list[Any]]], out_tree: TreeDef, arg_trees: Sequen
     """Result-structure outside, argument structure inside."""
     per_out = []
     for block in blocks:
-        args = [tree_unflatten(tree, [None if x is None else _released(x) for x in leaves]) for tree, leaves in zip(arg_trees, block)]
+        args = [tree_unflatten(tree, [None if x is None else release(x) for x in leaves]) for tree, leaves in zip(arg_trees, block)]
         per_out.append(tuple(args) if isinstance(argnums, (tuple, list)) else args[0])
     return tree_unflatten(out_tree, per_out)
-
-
-def _released(x: Any) -> Any:
-    return release(detached(x, state.depth > 0))
 
 
 def jacfwd(f: F, argnums: Any = 0) -> F:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import TensorType
+from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import DTYPES, check_kind, converted, native
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tape import edge_of
+from aotgrad_runtime.tape import AccumulateGrad, edge_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, make_output, wrap
 
 from . import dispatch, eager
@@ -25,9 +26,9 @@ from .pytree import TreeDef, tree_flatten
 from .subtrace import is_leaf_array
 from .trace import Traced, current, plain_size
 
-__all__ = ["F", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of", "flavour_of",
-           "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "places", "release", "scalar_output", "state", "tracing_any", "tree_flatten_nones",
-           "twin", "with_aux"]
+__all__ = ["F", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of",
+           "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "places", "reaches_leaves", "release", "scalar_output",
+           "state", "tracing_any", "tree_flatten_nones", "twin", "with_aux"]
 
 F = Callable[..., Any]
 
@@ -146,8 +147,23 @@ def fresh(x: Any, cls: type[Any], own: bool = False) -> Any:
         out = wrap(borrowed(x, own), cls)
         if type(x) is float:
             out._weak = True
-    out._requires_grad = True
+    out._requires_grad = out._own = True
     return out
+
+
+def reaches_leaves(xs: Sequence[Any]) -> bool:
+    """Whether a graph leads from ``xs`` to tensors of the caller's that require gradients."""
+    stack = [node for x in xs if isinstance(x, Tensor) and x._requires_grad and (node := edge_of(x)[0]) is not None]
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        if type(node) is AccumulateGrad and not node.variable._own:
+            return True
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                stack.append(child)
+    return False
 
 
 def twin(v: Any) -> Any:
@@ -179,11 +195,14 @@ def as_tensor_like(x: Any, cls: type[Any], like: Any, what: str = "a tangent or 
 
 
 def release(x: Any, own: bool = False) -> Any:
-    """What a caller outside all transforms gets: NumPy's own arrays and scalars for NumPy callers, in memory of their own (``own``: that nobody here keeps)."""
-    if state.depth == 0 and isinstance(x, ArrayTensor) and not isinstance(x, Dual):
+    """What a caller outside all transforms gets: NumPy's own arrays and scalars for NumPy callers, in memory of their own (``own``: that nobody here keeps);
+    tensors with the part of their graph that is the caller's."""
+    if state.depth or not isinstance(x, Tensor) or isinstance(x, Dual):
+        return x
+    if isinstance(x, ArrayTensor):
         data = x._data
         return data[()] if data.ndim == 0 else data if data.flags.writeable and not own else data.copy(order="K")
-    return x
+    return x if not x._requires_grad or modes.state.grad and reaches_leaves([x]) else x.detach()
 
 
 def _root(data: Any) -> Any:

@@ -9,8 +9,8 @@ import numpy as np
 
 from aotgrad.ir import TensorType
 from aotgrad.ir.transforms.differentiate import linearize_func
-from aotgrad_runtime import engine
-from aotgrad_runtime.arrays import DTYPES, converted, native
+from aotgrad_runtime import engine, modes
+from aotgrad_runtime.arrays import converted
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import enable_grad
 from aotgrad_runtime.tensor import Tensor, wrap
@@ -37,6 +37,7 @@ from .leaves import (
     name_of,
     nested,
     places,
+    reaches_leaves,
     release,
     scalar_output,
     state,
@@ -97,7 +98,7 @@ class Taped:
         self.trees: list[tuple[list[Any], TreeDef]] = [tree_flatten(args[i]) for i in nums]
         for i, (leaves, _) in zip(nums, self.trees):
             check_float(leaves, f"argument {i}")
-        self.create_graph = state.depth > 0 or any(isinstance(x, Tensor) and x._requires_grad for leaves, _ in self.trees for x in leaves)
+        recorded = modes.state.grad
         self.vars: list[list[Any]] = []
         filled = list(args)
         with nested(), enable_grad():
@@ -107,6 +108,7 @@ class Taped:
                 given = mine if self.cls is Tensor else [x if v is None else twin(v) for v, x in zip(self.vars[-1], leaves)]
                 filled[i] = tree_unflatten(tree, given)
             self.out = _guarded(f, filled, kwargs)
+        self.create_graph = state.depth > 0 or recorded and reaches_leaves(tree_flatten(self.out)[0])
 
     def pull(self, outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
         """Gradient trees, one per differentiated argument."""
@@ -313,40 +315,40 @@ def _linearize_eager(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
     check_float(leaves, "linearize: the inputs")
     arrays = [x for x in leaves if is_leaf_array(x)]
     cls = flavour_of(xs)
-    datas = [borrowed(x._data if isinstance(x, Tensor) else native(np.asarray(x)), own=True) for x in arrays]
-    types = [TensorType(tuple(d.shape), DTYPES[d.dtype]) for d in datas]
+    given = [x if _moves(x) else wrap(borrowed(x._data if isinstance(x, Tensor) else x, own=True), cls) for x in arrays]
+    types = [TensorType(tuple(x.shape), x._dtype) for x in given]
 
     def fn(*flat: Any) -> Any:
-        given = iter(flat)
-        return f(*tree_unflatten(tree, [next(given) if is_leaf_array(x) else x for x in leaves]))
+        args = iter(flat)
+        return f(*tree_unflatten(tree, [next(args) if is_leaf_array(x) else x for x in leaves]))
 
-    sub = Sub(name_of(f), fn, tree_flatten(tuple(arrays))[1], types, traced_class(leaves))
-    on = [t.dtype.is_differentiable for t in types]
-    floats = [t.dtype.np for t, o in zip(types, on) if o]
-    primal, linear = linearize_func(sub.func(), on)
-    found = Program(primal, "Linearize").run(datas)
+    weak = [type(x) is float or getattr(x, "_weak", False) for x in arrays]
+    sub = Sub(name_of(f), fn, tree_flatten(tuple(arrays))[1], types, traced_class(leaves), weak, hidden=True)
+    captured = [obj if isinstance(obj, Tensor) else borrowed(obj) for obj, _ in sub.trace.captured.values()]
+    primal, linear = linearize_func(sub.func(), [*(t.dtype.is_differentiable for t in types), *(False for _ in captured)])
+    found = eager.apply(Program(primal, "Linearize"), [*given, *captured], cls)
     count = len(sub.block.outputs)
     residuals, program = found[count:], Program(linear, "Linearize")
-    for r in residuals:
-        if isinstance(r, np.ndarray):
-            r.flags.writeable = False
+    kept = [r._data for r in residuals]
 
     def push(*ts: Any) -> Any:
         flat = match(tuple(ts), tree, "linearize: tangents")
         checked = [as_tensor_like(t, cls, x, f"linearize: the tangent of argument {i}") for i, t, x in zip(places(tree), flat, leaves) if differentiable(x)]
-        if any(isinstance(t, Dual) or t._requires_grad for t in checked):  # recorded, or moved on
-            moved = iter(eager.apply(program, [*residuals, *checked], cls))
-        else:
-            moved = iter([wrap(x, cls) for x in program.run([*residuals, *(np.asarray(t._data, x) for t, x in zip(checked, floats))])])
-        others = [*residuals, *(t._data for t in checked)]
+        moved = iter(eager.apply(program, [*residuals, *checked], cls))
+        others = [*kept, *(t._data for t in checked)]
         return tree_unflatten(sub.out_tree, [_kept_apart(next(moved), cls, others) if t.dtype.is_differentiable else None for t in primal.out_types[:count]])
 
-    return tree_unflatten(sub.out_tree, [_kept_apart(wrap(x, cls), cls, [*residuals, *datas]) for x in found[:count]]), push
+    return tree_unflatten(sub.out_tree, [_kept_apart(x, cls, kept) for x in found[:count]]), push
+
+
+def _moves(x: Any) -> bool:
+    """Whether an outer derivative follows ``x``."""
+    return isinstance(x, Dual) or isinstance(x, Tensor) and x._requires_grad
 
 
 def _kept_apart(x: Any, cls: type[Any], others: Sequence[Any]) -> Any:
     """A result that shares no memory with what is kept or was given."""
-    if x._requires_grad or isinstance(x, Dual):
+    if _moves(x):
         return x
     return release(wrap(apart([x._data], others)[0], cls))
 

@@ -167,6 +167,7 @@ class Value:
     _requires_grad: bool
     _extra: Extra | None
     _weak: bool = False  # a Python number as a tensor: it does not decide dtypes
+    _own: bool = False  # a variable that a transform made for itself: what leads to such alone needs no graph once the transform is done
 
     _concrete: ClassVar[bool] = True  # False in subclasses whose values are traced, not stored
     _value_type: ClassVar[type[Any]]  # the class of results; a subclass such as a parameter names its base here
