@@ -301,7 +301,7 @@ def program(seed: int) -> F:
     return f
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(1, 6))])
 def test_random_programs(seed: int) -> None:
     f = program(seed)
     rng = np.random.default_rng(100 + seed)
