@@ -19,6 +19,7 @@ import pytest
 from aotgrad_runtime import dtypes as dt
 from aotgrad_runtime.call import ArgSpec, Attr, Cell, Fixed, Global, Instance, OutSpec, Sym, function, make_callable, prebind
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.modes import no_grad
 
 HAS_MACHINE = function.machine() is not None
 CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
@@ -418,6 +419,38 @@ def test_instances_are_tried_in_order_and_can_be_cleared():
     assert f(np.ones(2)) == 2
     f.clear_instances()
     assert f(np.ones(2)) == "fallback" and f.instances() == ()
+
+
+def test_finish_makes_the_result():
+    """Python has the last word on a call; NotImplemented gives it to the next instance, and another grad mode anywhere passes such an instance over."""
+    seen = []
+
+    def finish(result, x, flag):
+        seen.append(result)
+        if flag is not True:
+            return NotImplemented
+        if len(x) == 1:
+            raise KeyError("one")
+        return result, x
+
+    f = build(negate, [array(N), ArgSpec("is", source=1, value=True)], [OutSpec(dt.float64, (N,))], 1, npos=2, finish=finish)
+    x = np.ones(2)
+    made, given = f(x, True)
+    assert made.tolist() == [-1.0, -1.0] and given is x
+    counts = [sys.getrefcount(o) for o in (x, True, None, made)]
+    for _ in range(50):
+        f(x, True)
+        with pytest.raises(KeyError):
+            f(np.ones(1), True)
+    seen.clear()
+    assert abs(max(a - b for a, b in zip([sys.getrefcount(o) for o in (x, True, None, made)], counts))) < 3
+    with no_grad():
+        assert f(x, True) == ("fallback", 2, []) and not seen
+    g = build(negate, [array(N)], [OutSpec(dt.float64, (N,))], 1, npos=2, finish=finish)
+    assert g(x, False) == ("fallback", 2, []) and len(seen) == 1
+    assert sys.getrefcount(seen.pop()) <= 2  # the result was given back
+    with pytest.raises(AotgradTypeError, match="finish"):
+        Instance(1, [], [], finish=print)
 
 
 def test_a_fallback_may_add_the_instance_it_needs():

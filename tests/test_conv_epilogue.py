@@ -80,8 +80,7 @@ def test_which_are_fused(last: bool) -> None:
     for case in (*KNOWN, *MORE):
         report = Program(_fused(case, _types(case, np.float32, last, last))).meta["kernels"]
         kinds.append("epilogue" in [k["kind"] for k in report])
-    moved = [not last and 1 < case[2]["groups"] == case[0][1] for case in (*KNOWN, *MORE)]
-    assert kinds == [not m for m in moved]
+    assert all(kinds), kinds  # depthwise results too, which the layout pass puts in channels_last
 
 
 class Shared(Program):

@@ -20,8 +20,9 @@ from profiler_tools import NET, RNG, check_forest, line_of, names, net, operands
 import aotgrad as ag
 from aotgrad.autograd import profiler
 from aotgrad.autograd.profiler_util import FunctionEvent
-from aotgrad.frontend import detour, dispatch, factories
+from aotgrad.frontend import dispatch, factories
 from aotgrad_runtime import profiler as runtime
+from aotgrad_runtime import watchers
 from aotgrad_runtime.errors import AotgradError
 
 
@@ -30,7 +31,7 @@ def clean() -> Iterator[None]:
     """Every test leaves the profiler off."""
     yield
     assert runtime.state.recorder is None and runtime.state.hook is None and not runtime.watched()
-    assert not detour.paused() and dispatch.run_eager is dispatch._run_eager
+    assert not watchers.shared.count and dispatch.run_eager is dispatch._run_eager
 
 
 # ---- eager ----------------------------------------------------------------------------------------------------------------------------

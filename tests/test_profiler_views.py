@@ -18,8 +18,9 @@ import aotgrad as ag
 from aotgrad.autograd import profiler
 from aotgrad.autograd.flame_view import page
 from aotgrad.autograd.profiler_util import format_memory, format_time
-from aotgrad.frontend import detour, dispatch
+from aotgrad.frontend import dispatch
 from aotgrad_runtime import profiler as runtime
+from aotgrad_runtime import watchers
 from aotgrad_runtime.errors import AotgradError
 
 HERE = Path(__file__).name
@@ -30,7 +31,7 @@ def clean() -> Iterator[None]:
     """Every test leaves the profiler off."""
     yield
     assert runtime.state.recorder is None and runtime.state.hook is None and not runtime.watched()
-    assert not detour.paused() and dispatch.run_eager is dispatch._run_eager
+    assert not watchers.shared.count and dispatch.run_eager is dispatch._run_eager
 
 
 # ---- averages and tables --------------------------------------------------------------------------------------------------------------

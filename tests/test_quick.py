@@ -223,3 +223,12 @@ def test_saved_arrays_are_forgotten() -> None:
     w.grad = None
     ag.autograd.backward(kept, [ag.ones(4, dtype=ag.float64)] * 50)
     assert w.grad.tolist() == [50.0] * 4 and len(views) == 50
+
+
+def test_shapes_of_every_rank_share_one_form() -> None:
+    """A backward program needs no input for the sizes that its cotangents have."""
+    for shape in ((), (2, 3), (4,)):
+        x = ag.ones(shape, requires_grad=True)
+        _warm(lambda a: a + a, x)
+        node = (x + x).grad_fn
+        assert isinstance(node, quick.QuickNode) and not node.saved, shape

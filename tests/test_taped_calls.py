@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import aotgrad as ag
 from aotgrad.frontend import taped
+from aotgrad_runtime import call
 
 
 def _x(*shape: int, grad: bool = True) -> Any:
@@ -118,3 +121,80 @@ def test_what_does_not_fit_goes_the_general_way() -> None:
     with ag.autograd.forward_ad.dual_level():
         d = ag.autograd.forward_ad.make_dual(x.detach(), ag.ones(3, 4, dtype=ag.float64))
         _same(ag.autograd.forward_ad.unpack_dual(f(d, x.detach())).tangent, x)
+
+
+def _entered(f: Callable[[], Any]) -> list[str]:
+    names: list[str] = []
+    sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        f()
+    finally:
+        sys.setprofile(None)
+    return names[1:]
+
+
+def test_flat_calls_come_to_python_to_be_recorded_alone() -> None:
+    f = ag.compile(lambda x, y, c=1.0: (x * y * c, x - y))
+    x, y = _x(5), _x(5, grad=False)
+    f(x, y), f(x, y), f(x, y, 2.0), f(x, y, 2.0)
+    if call.function.machine() is None:
+        pytest.skip("no machine code here")
+    assert _entered(lambda: f(y, y))[0] == "finish" and "slow" not in _entered(lambda: f(x, y, 2.0))
+    assert _entered(lambda: f(x, y))[:2] == ["finish", "recorded"]
+    with ag.no_grad():
+        assert f(x, y)[0].grad_fn is None and "finish" not in _entered(lambda: f(x, y))
+    with ag.inference_mode():
+        assert f(y, y)[0].is_inference()
+    with pytest.raises(RuntimeError, match="[Ii]nference"):
+        with ag.inference_mode():
+            z = y * 1.0
+        f(x, z)
+    g = ag.compile(lambda x: f(x, y, 3.0)[0])  # y is an input of g, whatever the trampoline could do with two tensors
+    assert np.array_equal(g(x).detach().numpy(), (x * y * 3.0).detach().numpy())
+    y.mul_(2.0)
+    assert np.array_equal(g(x).detach().numpy(), (x * y * 3.0).detach().numpy())
+
+
+def test_a_call_on_captured_tensors_inside_a_trace_is_part_of_it() -> None:
+    f = ag.compile(lambda x: x * x)
+    w = _x(3)
+    f(w)
+    g = ag.compile(lambda x: (f(w) * x).sum())
+    x = _x(3, grad=False)
+    for _ in range(2):
+        w.grad = None
+        g(x).backward()
+        _same(w.grad, 2 * w.detach() * x)
+
+
+def test_classes_and_results_that_are_no_floats() -> None:
+    def loss(x: Any, t: Any) -> Any:
+        return ag.nn.functional.cross_entropy(x, t), x.argmax(1), x.detach() * 1.0
+
+    f = ag.compile(loss)
+    x, t = _x(4, 3), ag.tensor([0, 2, 1, 1])
+    f(x, t)
+    for _ in range(3):
+        a, place, plain = f(x, t)
+        b = loss(x, t)[0]
+        assert isinstance(a.grad_fn, taped.TapedNode) and len(a.grad_fn.next_functions) == 1
+        assert place.dtype is ag.int64 and place.grad_fn is None and not plain.requires_grad
+        for create in (False, True):
+            (ga,), (gb,) = (ag.autograd.grad(v, x, create_graph=create, retain_graph=True) for v in (a, b))
+            _same(ga, gb)
+        _same(ag.autograd.grad((ga ** 2).sum(), x)[0], ag.autograd.grad((gb ** 2).sum(), x)[0])
+
+
+def test_memory_is_flat_without_the_collector() -> None:
+    f = ag.compile(lambda x, y: ((x * y).sin(), x - y))
+    x, y = _x(8), _x(8)
+    gc.disable()
+    try:
+        for _ in range(200):
+            f(x, y)[0].sum().backward()
+        before = len(gc.get_objects())
+        for _ in range(1000):
+            f(x, y)[0].sum().backward()
+        assert len(gc.get_objects()) - before < 50
+    finally:
+        gc.enable()

@@ -16,6 +16,8 @@ def vectorcall(self, args, nargsf, kwnames):
         return fall_back(self, args, nargsf, kwnames)
     scratch = alloca(i64[self + FUNCTION.scratch])
     inst = i64[self + FUNCTION.head]
+    if unlikely(inst == 0):
+        inst = set_aside(self)
     while inst != 0:
         if likely(i64[inst + INSTANCE.npos] == nargs):
             result = attempt(inst, args, scratch)
@@ -23,6 +25,23 @@ def vectorcall(self, args, nargsf, kwnames):
                 return result
         inst = i64[inst + INSTANCE.next]
     return fall_back(self, args, nargsf, kwnames)
+
+
+@noinline
+def set_aside(self):
+    """The instances of a suspended function, for threads that do not watch; 0 for those that do."""
+    inst = i64[self + FUNCTION.aside]
+    if inst != 0:
+        count = i64[T.watchers]
+        if count > WATCHERS_ROOM:
+            return 0
+        me = call(T.PyThread_get_thread_ident)
+        place = T.watchers + 8 * count
+        while place != T.watchers:
+            if i64[place] == me:
+                return 0
+            place = place - 8
+    return inst
 
 
 @noinline
@@ -42,6 +61,10 @@ def fall_back(self, args, nargsf, kwnames):
 def attempt(inst, args, scratch):
     """Run one instance: the result, 0 with an exception set, or NEXT when the arguments are not its."""
     if unlikely(match_args(inst, args, scratch) == 0):
+        return NEXT
+    finish = i64[inst + INSTANCE.finish]
+    if unlikely(finish != 0 and i8[T.restricted] != 0):
+        release_held(inst, scratch)
         return NEXT
     if unlikely(allocate(inst, scratch) == 0):
         release_held(inst, scratch)
@@ -63,7 +86,31 @@ def attempt(inst, args, scratch):
     if unlikely(code != 0):
         release_outputs(inst, scratch, i64[inst + INSTANCE.outs_end])
         return failed(inst, code, block, NEXT)
+    if finish != 0:
+        return finished(finish, results(inst, scratch), args, i64[inst + INSTANCE.npos])
     return results(inst, scratch)
+
+
+@noinline
+def finished(finish, result, args, count):
+    """What ``finish(result, *args)`` makes of a call; its NotImplemented means the next instance."""
+    if result == 0:
+        return 0
+    given = alloca(8 * (count + 2)) + 8
+    i64[given] = result
+    place = given
+    end = given + 8 * count
+    while place != end:
+        place += 8
+        i64[place] = i64[args]
+        args += 8
+    kind = i64[finish + OBJECT.type]
+    made = call(i64[finish + i64[kind + OBJECT.type_vectorcall_offset]], finish, given, count + 1, 0)
+    call(T.Py_DecRef, result)
+    if made == T.NotImplemented:
+        call(T.Py_DecRef, made)
+        return NEXT
+    return made
 
 
 def match_args(inst, args, scratch):
@@ -633,6 +680,7 @@ def visit_one(obj, visit, arg):
 @export
 def clear(self):
     i64[self + FUNCTION.head] = 0
+    i64[self + FUNCTION.aside] = 0
     clear_one(self + FUNCTION.dict)
     clear_one(self + FUNCTION.fallback)
     clear_one(self + FUNCTION.state)

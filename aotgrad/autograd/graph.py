@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from aotgrad.frontend import detour
 from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import Node, RemovableHandle, cell_of, edge_of
@@ -45,10 +44,8 @@ class saved_tensors_hooks:
         if hooks and hooks[-1][0] is None:
             raise AotgradRuntimeError(hooks[-1][1])
         recording.push_hooks(self.pack_hook, self.unpack_hook)
-        detour.shift(1)  # calls must come through Python
 
     def __exit__(self, *exc: object) -> None:
-        detour.shift(-1)
         recording.pop_hooks()
 
 

@@ -140,7 +140,7 @@ def _lowered(f: CFunction, target: Target, checks: bool, threads: int) -> Lowere
         body.args[first:first + len(have)] = [given.get(s) or Value(INDEX) for s in f.symbols]
         for i, a in enumerate(body.args):
             a.index = i
-    return Lowered(low.funcs, entry, low.module)
+    return Lowered(low.funcs, entry, low.module, low.placed)
 
 
 # ---- the description ----------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from aotgrad_runtime.records import record
 from ..ir import dims
 from ..ir.core import Func
 from ..ir.printer import print_module
+from ..ir.transforms.layout import Move, moves
 from ..ir.types import TensorType
 from . import later, llvm
 from .elf import link_shared
@@ -62,6 +63,11 @@ def _type(t: TensorType) -> dict[str, Any]:
     return {"shape": [d if isinstance(d, int) else dims.to_text(d) for d in t.shape], "dtype": t.dtype.name, "order": list(t.order)}
 
 
+def _relayout(m: Move) -> dict[str, Any]:
+    orders = [list(v.type.order) for v in (m.op.operands[0], m.op.result)]
+    return {"how": m.how, "shape": [str(d) for d in m.op.result.type.shape], "order": orders[0], "to": orders[1], "bytes": str(m.bytes), "at": str(m.op.loc or "")}
+
+
 def compile_lowered(lowered: Lowered, target: Target) -> Compiled:
     """The rest of ``compile_func``, from kernel level on."""
     entry = lowered.entry
@@ -74,6 +80,8 @@ def compile_lowered(lowered: Lowered, target: Target) -> Compiled:
         "workspace": entry.workspace if isinstance(entry.workspace, int) else dims.to_text(entry.workspace), "target": target.key,
         "kernels": lowered.module.report, "locations": lowered.module.locations,
     }
+    if moved := moves(lowered.placed):
+        meta["relayouts"] = [_relayout(m) for m in moved]
     if lowered.module.threads > 1:
         meta["threads"] = lowered.module.threads
     if lowered.module.regions is not None:
@@ -103,7 +111,7 @@ def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:
 
 
 def texts(func: Func, name: str, target: Target, options: Options | None = None) -> dict[str, str]:
-    """The levels below the tensor level as text: ``kernel`` (MLIR's generic form), ``llvm`` and ``asm``."""
+    """The levels as text: ``tensor`` with the layouts that were chosen, ``kernel`` (MLIR's generic form), ``llvm`` and ``asm``."""
     lowered = _lowered(func, name, target, options or Options())
     text = module(lowered.funcs, lowered.entry, target)
-    return {"kernel": print_module(lowered.funcs), "llvm": text, "asm": llvm.assembly(text, target, passes="inline")}
+    return {"tensor": str(lowered.placed), "kernel": print_module(lowered.funcs), "llvm": text, "asm": llvm.assembly(text, target, passes="inline")}

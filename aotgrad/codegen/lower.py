@@ -13,6 +13,7 @@ from aotgrad_runtime.records import record
 from ..ir import dims
 from ..ir.core import Func, Value, walk
 from ..ir.transforms.custom import runnable
+from ..ir.transforms.layout import Layouts
 from . import later
 from .access import Access
 from .bufferise import Buffers, Store, Workspace, dense
@@ -60,11 +61,12 @@ class Module:
 
 @record
 class Lowered:
-    """Kernel-level functions (the first is the function itself), the entry point, and the report."""
+    """Kernel-level functions (the first is the function itself), the entry point, the report, and the tensor-level program that they run: layouts are chosen in it."""
 
     funcs: list[Func]
     entry: Entry
     module: Module
+    placed: Func
 
 
 def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: bool = False, threads: int = 1) -> Lowered:
@@ -77,7 +79,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: 
     for t in (*func.arg_types, *func.out_types):
         if t.layout is not None and t.layout.blocks:
             raise AotgradNotImplementedError(f"blocked layout of {t} has no kernel-level form yet; relayout it first")
-    func = runnable(func)
+    func = Layouts()(runnable(func))
     symbols = func.symbols()
     k = function(name, [t.dtype for t in func.arg_types], [t.dtype for t in func.out_types], symbols)
     missing = [s for t in func.out_types for d in t.shape for s in dims.symbols_of(d) if s not in symbols]
@@ -91,7 +93,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: 
     k.kb.ret()
     module.funcs.insert(0, k.func)
     entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total)
-    return Lowered(module.funcs, entry, module)
+    return Lowered(module.funcs, entry, module, func)
 
 
 def _countable(func: Func) -> None:

@@ -19,8 +19,6 @@ from aotgrad.ir.transforms.rewrite import decompose_func
 from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradRuntimeError
 
-from . import detour
-
 __all__ = ["check", "check_nan_enabled", "detect_anomaly", "enabled", "set_detect_anomaly"]
 
 
@@ -72,8 +70,6 @@ class set_detect_anomaly:
 
 
 def _switch(on: bool, check_nan: bool) -> None:
-    if on != enabled():
-        detour.shift(1 if on else -1)
     recording.set_anomaly(on, check_nan)
 
 

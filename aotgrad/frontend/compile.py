@@ -20,7 +20,7 @@ from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad.ir.transforms.stabilise import stable
-from aotgrad_runtime import call, modes
+from aotgrad_runtime import call, modes, watchers
 from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
@@ -48,6 +48,7 @@ __all__ = ["Options", "compile"]
 F = Callable[..., Any]
 
 
+_watching, _here = watchers.shared, watchers.state
 _TRACED = object()
 _CONTENTS = 4  # traces kept that differ in the numbers of arrays they compare
 _BYTES = 1 << 28  # copies of such arrays kept per function, beyond those of the newest trace
@@ -139,7 +140,6 @@ class State:
         self.traces = 0
         self.retraces = retraces.Retraces(name)
         self.callable: Any = None
-        self.paused = False
         self.entries: dict[Any, structured.Entry] = {}
         self.order: deque[Any] = deque()  # keys of the variants, oldest first
         self.dropped, self.most = 0, _VARIANTS
@@ -169,7 +169,7 @@ class State:
 
     def slow(self, *args: Any, **kwargs: Any) -> Any:
         """Everything the trampoline does not do itself."""
-        if self.runs and not self.paused and current() is None:
+        if self.runs and not (_watching.count and _here.count) and current() is None:
             for run in self.runs:
                 result = run(args, kwargs)
                 if result is not MISS:
@@ -479,8 +479,14 @@ class State:
         if specs is None or variant.watch.contents:
             self._add_entry(variant, leaves, tree)
             return
-        if len(self.callable.instances()) < _VARIANTS:  # more would cost more to try than the way through Python
-            self.callable.add_instance(self._instance(variant, specs, len(leaves), None))
+        program = self.program(variant)
+        self.add_instance(program.kernel.instance(specs, True, npos=len(leaves)), program)
+
+    def add_instance(self, instance: Any, program: Program) -> None:
+        """Lets the trampoline take calls that ``instance`` fits; not many: they are tried one after the other, and soon the way through Python costs less."""
+        if len(self.callable.instances()) < _VARIANTS:
+            self.callable.add_instance(instance)
+            self.fast.append((instance, program, None))
 
     def _add_entry(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
         """A Python function for calls of this structure, in front of a trampoline for their leaves (see ``structured``)."""
@@ -498,7 +504,10 @@ class State:
                 return
             self._enter(key, found, variant)
         if len(found.function.instances()) < _VARIANTS:
-            found.function.add_instance(self._instance(variant, specs, len(variant.leaves), found))
+            program = self.program(variant)
+            instance = program.kernel.instance(specs, True, npos=len(variant.leaves))
+            found.function.add_instance(instance)
+            self.fast.append((instance, program, found))
 
     def _enter(self, key: Any, made: structured.Entry, variant: Variant) -> None:
         """An entry for calls of one structure; one for this variant alone where it compares arrays first."""
@@ -514,15 +523,8 @@ class State:
         variant.renewed += 1
         variant.entered = variant.renewed > _RENEWED
 
-    def _instance(self, variant: Variant, specs: list[ArgSpec], npos: int, entry: structured.Entry | None) -> Any:
-        program = self.program(variant)
-        made = program.kernel.instance(specs, True, npos=npos)
-        self.fast.append((made, program, entry))
-        return made
-
     def pause(self, on: bool) -> None:
-        """Sends every call through Python (see ``detour``), or back to the trampoline."""
-        self.paused = on
+        """Sends the calls of threads that watch through Python (see ``detour``), or back to the trampoline."""
         self.callable.suspend(on)
 
     def _fast_specs(self, variant: Variant, leaves: Sequence[Any]) -> list[ArgSpec] | None:
@@ -608,7 +610,7 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     - ``threads=n`` or ``"auto"``: big loops and matrix products on several threads; results are the same bits for every number.
     - ``checks=False`` drops checks of indices and integer powers: reads out of range give the nearest element (0 of an empty dim), writes out of range are dropped.
     - ``verify=n`` compares the first n calls of each signature with the interpreter, and raises where they differ.
-    - ``layout="auto"``: arguments keep their memory order, results follow them; there is no other choice.
+    - ``layout="auto"``: arguments keep their memory order, results follow them, images in between are as convolutions want them; there is no other choice.
     - ``rewrite``: Python's own ``if`` and ``while`` on traced values are not rewritten yet, whatever is given here.
     - ``memory_budget``, ``donate``, ``fast_math`` and ``flush_subnormals`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
 

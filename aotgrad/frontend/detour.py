@@ -1,43 +1,31 @@
-"""Takes calls of compiled functions off the trampoline while somebody must see them in Python: anomaly mode, the profiler, region hooks."""
+"""Takes calls of compiled functions off the trampoline in threads that must see them in Python: anomaly mode, saved-tensor hooks, the profiler, region hooks."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from typing import Any, Final
 
-from aotgrad_runtime import forks
+from aotgrad_runtime import forks, watchers
 
-__all__ = ["paused", "register", "shift"]
+__all__ = ["register"]
 
-
-class _Shared:
-    def __init__(self) -> None:
-        self.lock = forks.safe(threading.RLock())
-        self.count = 0
-        self.states: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-_shared = _Shared()
-
-
-def paused() -> bool:
-    """Whether fast paths must stay off."""
-    return _shared.count > 0
+_lock: Final = forks.safe(threading.RLock())
+_states: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def register(state: Any) -> None:
-    """A compiled function: its ``pause(True)`` takes the fast path off, ``pause(False)`` puts it back."""
-    with _shared.lock:
-        _shared.states.add(state)
-        if _shared.count:
+    """A compiled function: its ``pause(True)`` takes the fast path off where a thread watches, ``pause(False)`` puts it back."""
+    with _lock:
+        _states.add(state)
+        if watchers.shared.count:
             state.pause(True)
 
 
-def shift(step: int) -> None:
-    """One more reason (1), or one fewer (-1), in any thread."""
-    with _shared.lock:
-        before, _shared.count = _shared.count, _shared.count + step
-        if (before == 0) != (_shared.count == 0):
-            for state in list(_shared.states):
-                state.pause(_shared.count > 0)
+def _switch(on: bool) -> None:
+    with _lock:
+        for state in list(_states):
+            state.pause(on)
+
+
+watchers.add_switch(_switch)

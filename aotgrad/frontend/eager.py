@@ -13,7 +13,7 @@ import numpy as np
 from aotgrad.ir import Func
 from aotgrad.ir.transforms.rewrite import inline, substitute_func
 from aotgrad_runtime import memory_format as mf
-from aotgrad_runtime import modes, recording
+from aotgrad_runtime import modes, recording, watchers
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
 from aotgrad_runtime.tape import FREED, Extra, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
@@ -25,6 +25,8 @@ from .subtrace import as_value, builder_of, traced_class
 from .trace import Traced, current
 
 __all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view", "packed", "replay"]
+
+_watching = watchers.shared
 
 
 class OpNode(Node):
@@ -121,7 +123,7 @@ class Kept:
         self.kept = cell_of(x).save(x._data)
         self.node, self.index, self.cls = x._node, x._index, type(x)._value_type
         self.leaf = x if x._requires_grad and x._node is None else None
-        if recording.flags.on and recording.state.hooks:
+        if _watching.count and recording.state.hooks:
             self.kept = packed(self.kept, self.cls, cell_of(x))
 
     def value(self) -> Any:
@@ -361,7 +363,7 @@ def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[An
     made = [wrap(o, cls) if place is None else make_output(o, node, place, cls) for o, place in zip(outs, places)]
     for i in pullback.outputs:
         outputs[i] = cell_of(made[i]).save(outs[i])
-        if recording.flags.on:
+        if _watching.count:
             outputs[i] = packed(outputs[i], cls, cell_of(made[i]))  # type: ignore[arg-type]
     return made
 

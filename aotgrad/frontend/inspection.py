@@ -71,7 +71,7 @@ def lower(state: Any, *args: Any, **kwargs: Any) -> Lowered:
     program calls Python in the middle."""
     func = strip_func(_one_kernel(state, _variant_for(state, args, kwargs)[0], "lower").func)
     texts = compiler.driver.texts(func, func.name, kernels.target(), state.options.codegen())
-    return Lowered(str(func), texts["kernel"], texts["llvm"], texts["asm"])
+    return Lowered(texts["tensor"], texts["kernel"], texts["llvm"], texts["asm"])
 
 
 def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -197,6 +197,7 @@ def explain(state: Any, *args: Any, **kwargs: Any) -> str:
     lines += [f"  changed while tracing only: {path}" for path in variant.harmless]
     lines += [f"  compared before every call, as its numbers were used while tracing: {type(c.array).__name__} from {c.path}" for c in variant.watch.contents]
     lines += [f"  kernel {k}" for k in (program.kernels() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("kernels", []))]
+    lines += [f"  relayout {r}" for r in (program.relayouts() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("relayouts", []))]
     lines.append(f"  traced and compiled in {variant.seconds:.3f} s")
     return "\n".join(lines)
 

@@ -27,7 +27,7 @@ from aotgrad_runtime import call, profiler, recording
 from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.profiler import Recorder, Region, RegionHook, clock
 
-from . import compiler, detour, dispatch, factories, kernels
+from . import compiler, dispatch, factories, kernels
 from .structured import MISS
 from .trace import current
 
@@ -50,7 +50,6 @@ def _switch(on: bool) -> None:
     watch.on = on
     dispatch.watch(_timed if on else None, _timed_short if on else None)
     factories.watch(_timed_maker if on else None)
-    detour.shift(1 if on else -1)
 
 
 def _timed(inner: Callable[..., Any], public: Any, arguments: dict[str, Any], operands: list[Any], flavour: Any) -> Any:
@@ -66,6 +65,8 @@ def _timed(inner: Callable[..., Any], public: Any, arguments: dict[str, Any], op
 
 def _timed_short(public: Any, short: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """As ``_timed`` for a call that may have a short way (see ``quick``); None where it has none."""
+    if recording.state.hooks or recording.state.anomaly:
+        return None
     recorder = profiler.state.recorder
     start = clock()
     out = short(*args)

@@ -145,8 +145,8 @@ def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], re
         needed.add(v)
         if v not in stops and v.op is not None:
             work.extend(v.op.operands)
-    kept_ins = _binding(ins, [i for i, v in enumerate(ins) if v in needed], [*results, *cts, *needed])
     kept_outs = tuple(sorted(i for v, i in stops.items() if v in needed))
+    kept_ins = _binding(ins, [i for i, v in enumerate(ins) if v in needed], [*(outs[i] for i in kept_outs), *cts], [*results, *cts, *needed])
     new = Block([*(ins[i].type for i in kept_ins), *(outs[i].type for i in kept_outs), *(c.type for c in cts)])
     env: dict[Value, Value] = dict(zip([*(ins[i] for i in kept_ins), *(outs[i] for i in kept_outs), *cts], new.args))
     cut = [op for op in block.ops if any(r in needed and r not in stops for r in op.results)]
@@ -156,13 +156,13 @@ def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], re
     return new, kept_ins, kept_outs
 
 
-def _binding(ins: list[Value], kept: list[int], seen: list[Value]) -> tuple[int, ...]:
-    """``kept`` and further inputs, so that every size symbol in ``seen`` is a dim of some argument."""
+def _binding(ins: list[Value], kept: list[int], given: list[Value], seen: list[Value]) -> tuple[int, ...]:
+    """``kept`` and further inputs, so that every size symbol in ``seen`` is a dim of some argument; ``given`` are arguments anyway."""
     def symbols(values: Iterable[Value], bare: bool) -> set[str]:
         sizes = [d for v in values for d in v.type.shape if not isinstance(d, int)]
         return {s for d in sizes for s in ([d.as_symbol()] if bare else d.symbols()) if s is not None}
 
-    missing = symbols(seen, False) - symbols([ins[i] for i in kept], True)
+    missing = symbols(seen, False) - symbols([*given, *(ins[i] for i in kept)], True)
     for i, v in enumerate(ins):
         if i not in kept and missing & symbols([v], True):
             kept.append(i)

@@ -16,7 +16,7 @@ from aotgrad.ir import Func, TensorType, Value, dims, opdef
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.custom import runnable
 from aotgrad.ir.transforms.rewrite import decompose_block, substitute_func
-from aotgrad_runtime import call, dtypes, modes, recording
+from aotgrad_runtime import call, dtypes, modes, watchers
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.call import ArgSpec
 from aotgrad_runtime.tape import NO_EDGE, AccumulateGrad, Extra, SavedArray, VersionCell
@@ -40,7 +40,7 @@ _DTYPES = (dtypes.float32, dtypes.float64)
 _MOVES = frozenset(("broadcast", "full", "constant"))
 _EXACT_INTS = 1 << 53
 _new = object.__new__
-_flags, _state, _asked = modes.flags, modes.state, recording.flags
+_flags, _state = modes.flags, modes.state
 
 
 def _miss(*args: Any) -> None:
@@ -168,7 +168,7 @@ class Quick:
         return self.forward is not _miss and len(self.watched.forward.instances()) >= INSTANCES
 
     def pause(self, on: bool) -> None:
-        """Called by ``detour``: somebody must see every call."""
+        """Called by ``detour``: some thread must see every call of its own."""
         self.forward.suspend(on)
 
     def program(self, kinds: str, shape: tuple[int, ...], dtype: Any) -> Program:
@@ -187,7 +187,7 @@ class Quick:
 def promote(public: Public, arguments: dict[str, Any], operands: Sequence[Any], program: Program) -> None:
     """Compiles the short form of a call that ``program`` serves, where there is one."""
     quick = public.quick
-    if detour.paused():
+    if watchers.state.count:
         program.calls = 0  # later
         return
     if quick is None or len(arguments) != len(operands) or quick.full() or not native.available():
@@ -375,7 +375,7 @@ def unary(quick: Quick | _Watched, slow: Callable[[Any], Any]) -> Callable[[Any]
     nodes = quick.nodes
 
     def run(x: Any) -> Any:
-        if type(x) is Tensor and not _stack.traces and not _asked.on:
+        if type(x) is Tensor and not _stack.traces:
             data = quick.forward(x._data)
             if data is not None:
                 if x._requires_grad and (not _flags.restricted or _state.grad) and (form := nodes["t"][1]) is not None:
@@ -409,7 +409,7 @@ def binary(quick: Quick | _Watched, slow: Callable[[Any, Any], Any]) -> Callable
     def run(x: Any, y: Any) -> Any:
         if type(x) is Tensor:
             if type(y) is Tensor:
-                if not _stack.traces and not _asked.on and (data := quick.forward(x._data, y._data)) is not None:
+                if not _stack.traces and (data := quick.forward(x._data, y._data)) is not None:
                     on = (1 if x._requires_grad else 0) + (2 if y._requires_grad else 0)
                     if on and (not _flags.restricted or _state.grad) and (form := nodes["tt"][on]) is not None:
                         return _recorded_pair(form, x, y, data)
@@ -417,7 +417,7 @@ def binary(quick: Quick | _Watched, slow: Callable[[Any, Any], Any]) -> Callable
                 return slow(x, y)
         elif type(y) is not Tensor:
             return slow(x, y)
-        if not _stack.traces and not _asked.on and (out := with_number(x, y)) is not None:
+        if not _stack.traces and (out := with_number(x, y)) is not None:
             return out
         return slow(x, y)
 

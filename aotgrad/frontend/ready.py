@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime import modes, recording
+from aotgrad_runtime import modes, watchers
 from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.tensor import Tensor, wrap
 
-from . import inplace, profiling, sources
+from . import inplace, sources
 from .changes import Changes, span, use_up
 from .program import depends
 from .pytree import TreeDef, tree_unflatten
@@ -185,7 +185,7 @@ class Ready:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of a call, or ``MISS``."""
         state = modes.state
-        if kwargs or len(args) != self.count or state.grad is not self.grad or state.inference or recording.flags.on or profiling.watch.on:
+        if kwargs or len(args) != self.count or state.grad is not self.grad or state.inference or (watchers.shared.count and watchers.state.count):
             return MISS
         arrays = self.arrays.copy()
         for place, (i, shape, dtype) in enumerate(self.arguments):

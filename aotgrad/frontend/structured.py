@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime import call, modes, recording
+from aotgrad_runtime import call, modes, watchers
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import kernels
 from .pytree import TreeDef
 from .static import static_key
 
-__all__ = ["MISS", "Entry", "Tape", "entry"]
+__all__ = ["MISS", "Entry", "Tape", "entry", "finisher"]
 
 MISS = object()
 _MISSES = "    return MISS"
@@ -66,11 +66,12 @@ def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDe
 
 
 class Tape:
-    """For calls with tensors: the places of tensors among the arguments of the kernel, the grad mode the program was traced in, ``record`` (see ``taped``)."""
+    """For calls with tensors: the places of tensors among the arguments of the kernel, the grad mode the program was traced in, the ``taped.Recorder``."""
 
-    def __init__(self, places: Sequence[int], grad: bool, record: Any) -> None:
+    def __init__(self, places: Sequence[int], grad: bool, recorder: Any) -> None:
         self.places, self.grad = frozenset(places), grad
-        self.names = {"Tensor": Tensor, "wrap": wrap, "record": record, "asked": recording.flags, "flags": modes.flags, "state": modes.state}
+        self.names = {"Tensor": Tensor, "wrap": wrap, "forms": recorder.forms, "learn": recorder.learn,
+                      "asked": watchers.shared, "here": watchers.state, "flags": modes.flags, "state": modes.state}
 
 
 def _on_tape(tape: Tape, leaves: Sequence[str], results: int) -> list[str]:
@@ -78,15 +79,37 @@ def _on_tape(tape: Tape, leaves: Sequence[str], results: int) -> list[str]:
     tensors = [leaves[i] for i in sorted(tape.places)]
     given = ", ".join(f"{x}._data" if i in tape.places else x for i, x in enumerate(leaves))
     others = "not state.grad" if tape.grad else "state.grad"
-    plain = "wrap(result)" if results == 1 else "[wrap(r) for r in result]"
     wrong = " or ".join([f"type({x}) is not Tensor" for x in tensors])
-    lines = [f"if {wrong} or asked.on or {'flags.restricted and ' if tape.grad else ''}{others}:", _MISSES]
+    lines = [f"if {wrong} or asked.count and here.count or {'flags.restricted and ' if tape.grad else ''}{others}:", _MISSES]
     lines += [f"result = function({given})", "if result is MISS:", _MISSES]
-    if not tape.grad:
-        return [*lines, f"result = {plain}"]
+    return [*lines, *(_wrapped(tensors, leaves, results) if tape.grad else [f"result = {_plain(results)}"])]
+
+
+def _plain(results: int) -> str:
+    return "wrap(result)" if results == 1 else "[wrap(r) for r in result]"
+
+
+def _wrapped(tensors: Sequence[str], leaves: Sequence[str], results: int) -> list[str]:
+    """Arrays in ``result`` become tensors, recorded where a tensor wants a gradient."""
     bits = " | ".join([f"({x}._requires_grad and {1 << i})" for i, x in enumerate(tensors)])
-    recorded = [f"    result = record(bits, ({', '.join(leaves)},), result)", "    if result is None:", f"    {_MISSES}"]
-    return [*lines, f"if bits := {bits}:", *recorded, "else:", f"    result = {plain}"]
+    return [f"if bits := {bits}:", f"    result = (forms.get(bits) or learn(bits))({', '.join(['result', *leaves])})", "else:", f"    result = {_plain(results)}"]
+
+
+def finisher(out_tree: TreeDef, constants: Sequence[Any], traced: object, tape: Tape, count: int, leaves: Sequence[int], stack: Any) -> Callable[..., Any] | None:
+    """``finish(result, *args)`` for an instance of a trampoline: the results of a flat call with ``count`` arguments, of which ``leaves`` are the kernel's, as tensors.
+    It gives NotImplemented inside a trace."""
+    writer = _Writer()
+    results = [f"r{i}" if c is traced else writer.constant(c) for i, c in enumerate(constants)]
+    taken = [r for r, c in zip(results, constants) if c is traced]
+    built = writer.building(out_tree, iter(results))
+    if not taken or built is None:
+        return None
+    given = [f"x{i}" for i in leaves]
+    lines = ["if stack.traces:", "    return NotImplemented", *_wrapped([given[k] for k in sorted(tape.places)], given, len(taken))]
+    lines += ["return result"] if built == taken[0] else [f"{', '.join(taken)} = result", f"return {built}"]
+    names = {**writer.names, **tape.names, "stack": stack}
+    exec(f"def finish({', '.join(['result', *[f'x{i}' for i in range(count)]])}):\n" + "".join(f"    {line}\n" for line in lines), names)
+    return names["finish"]  # type: ignore[no-any-return]
 
 
 def _packed_again(function: call.Function, leaves: tuple[Any, ...]) -> Any:

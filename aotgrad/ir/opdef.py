@@ -203,7 +203,8 @@ class OpDef:
     samples: Callable[[], Iterable[Sample]] | None = None
     front: Front | None = None
     batch: Callable[..., Any] | None = None
-    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major"
+    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major", "channels_last" (images in either)
+    row_major: Callable[[Op], Sequence[int]] | None = None  # of ops on images: passes over each operand and the result that it costs more when that is row-major
     regions: int = 0
     grad_fn: str | None = None
     exact: bool = False  # NumPy's result is exactly rounded or a move, so ``ref`` may serve as the eager implementation

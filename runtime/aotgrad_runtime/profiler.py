@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import forks
+from . import forks, watchers
 from .errors import AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
@@ -118,8 +118,10 @@ def _hold() -> None:
     wanted = state.recorder is not None or state.hook is not None
     if wanted and state.token is None:
         state.token = _Token()
-    elif not wanted:
+        watchers.shift(1)
+    elif not wanted and state.token is not None:
         state.token = None
+        watchers.shift(-1)
 
 
 # The user's frames -----------------------------------------------------------------------------------------------------------------------------------

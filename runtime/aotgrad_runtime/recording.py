@@ -11,27 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import forks
+from . import watchers
 from .errors import AotgradRuntimeError, AotgradTypeError
 
-__all__ = ["checked", "flags", "note", "pop_hooks", "push_hooks", "refused", "refuse", "set_anomaly", "state", "user_line"]
+__all__ = ["checked", "note", "pop_hooks", "push_hooks", "refused", "refuse", "set_anomaly", "state", "user_line"]
 
 Array = np.ndarray[Any, Any]
-
-
-class _Flags:
-    """How many threads ask for something. Read before the thread's own state: while 0, none does."""
-
-    __slots__ = ("lock", "on")
-
-    def __init__(self) -> None:
-        self.on = 0
-        self.lock = forks.safe(threading.Lock())
-
-    def shift(self, step: int) -> None:
-        """One more reason, or one fewer."""
-        with self.lock:
-            self.on += step
 
 
 class _State(threading.local):
@@ -47,26 +32,25 @@ class _State(threading.local):
         self.hooks: list[tuple[Callable[[Any], Any] | None, Any]] = []
 
 
-flags: Final = _Flags()
 state: Final = _State()
 
 
 def push_hooks(pack: Callable[[Any], Any] | None, unpack: Any) -> None:
     """The innermost pair of this thread: only that one is called."""
     state.hooks.append((pack, unpack))
-    flags.shift(1)
+    watchers.shift(1)
 
 
 def pop_hooks() -> None:
     """Takes the innermost pair away."""
     state.hooks.pop()
-    flags.shift(-1)
+    watchers.shift(-1)
 
 
 def set_anomaly(on: bool, check_nan: bool) -> None:
     """Switches anomaly mode of this thread."""
     if on != state.anomaly:
-        flags.shift(1 if on else -1)
+        watchers.shift(1 if on else -1)
     state.anomaly, state.check_nan = on, check_nan
 
 

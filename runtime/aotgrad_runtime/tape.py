@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
 import sys
 import weakref
@@ -11,13 +13,13 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from . import memory_format as mf
-from . import modes, recording
+from . import modes, recording, watchers
 from .dtypes import DType
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
     "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate",
-    "cell_of", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
+    "cell_of", "data_slot", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -43,6 +45,7 @@ def not_loaded(*_args: Any, **_kwargs: Any) -> Any:
 
 
 installed: Final = _Installed()
+_watching: Final = watchers.shared
 
 
 class Hooks(dict[int, Hook]):
@@ -268,7 +271,7 @@ class Node:
         self._saved = saved
         self._seq = next_sequence()
         self._extra = None
-        if recording.flags.on:
+        if _watching.count:
             recording.note(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -323,6 +326,19 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name} object at {id(self):#x}>"
+
+
+@functools.lru_cache(maxsize=1)
+def data_slot() -> int | None:
+    """Where a value keeps its array, in bytes from its address: for machine code. None where Python's slots are laid out in another way than expected."""
+    value, data = Value(), np.empty(0)
+    value._data = data
+    if sys.implementation.name != "cpython" or type(Value.__dict__["_data"]).__basicsize__ != 48:
+        return None
+    member = ctypes.c_void_p.from_address(id(Value.__dict__["_data"]) + 40).value or 0
+    offset = ctypes.c_ssize_t.from_address(member + 16).value  # name, type, offset
+    size = Value.__basicsize__
+    return offset if 0 < offset <= size - 8 and ctypes.c_void_p.from_address(id(value) + offset).value == id(data) else None
 
 
 Edge = tuple[Node | None, int]

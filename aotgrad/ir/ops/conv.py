@@ -168,6 +168,26 @@ def _weight_grad_ref(x: Any, y: Any, **a: Any) -> Any:
     return out.reshape(y.shape[1], x.shape[1] // a["groups"], *a["kernel"])
 
 
+# ---- what layouts cost ---------------------------------------------------------------------------------------------------------------
+
+def _depthwise(op: Any) -> bool:
+    groups = op.attrs["groups"]
+    return groups != 1 and all(v.type.shape[1] == groups for v in (op.operands[0], op.result))
+
+
+def _image_passes(op: Any) -> Sequence[int]:
+    """What meets weights is read number by number, in either order; the result's channels are computed side by side. Depthwise, and between the strides of an input
+    gradient, images are moved."""
+    apart = op.name == "conv_input_grad" and op.attrs["stride"][-1] > 1
+    return (2, 0, 2) if _depthwise(op) else (0, 0, 2 if apart else 1)
+
+
+def _weight_grad_passes(op: Any) -> Sequence[int]:
+    groups = op.attrs["groups"]
+    x, y = op.operands
+    return (2, 2, 2) if groups != 1 and x.type.shape[1] == groups == y.type.shape[1] else (0, 2, 2)
+
+
 # ---- the three ops --------------------------------------------------------------------------------------------------------------------
 
 def _shared(op: Any) -> dict[str, Any]:
@@ -211,12 +231,12 @@ def _samples(kind: str) -> Any:
 register(OpDef(
     "conv", "Cross-correlation of x [N, C, *S] with w [O, C / groups, *K]: y [N, O, *P].", ("x", "w"), _conv_rule, _conv_ref,
     Bilinear((lambda b, ct, w, op: _to_x(b, ct, w, op.operands[0], op), lambda b, ct, x, op: _to_w(b, x, ct, op.operands[1], op))), Kernel("conv"), _WINDOW,
-    _samples("y"), batch=conv_batch, layouts="channels_last"))
+    _samples("y"), batch=conv_batch, layouts="channels_last", row_major=_image_passes))
 register(OpDef(
     "conv_input_grad", "The x [N, C, *spatial] that y and w give: each y spreads over the places it is computed from.", ("y", "w"), _input_grad_rule, _input_grad_ref,
     Bilinear((lambda b, ct, w, op: _to_y(b, ct, w, op), lambda b, ct, y, op: _to_w(b, ct, y, op.operands[1], op))), Kernel("conv"), {"spatial": REQUIRED, **_WINDOW},
-    _samples("x"), batch=conv_batch, layouts="channels_last"))
+    _samples("x"), batch=conv_batch, layouts="channels_last", row_major=_image_passes))
 register(OpDef(
     "conv_weight_grad", "The w [O, C / groups, *kernel] that x and y give: sums over batch and positions.", ("x", "y"), _weight_grad_rule, _weight_grad_ref,
     Bilinear((lambda b, ct, y, op: _to_x(b, y, ct, op.operands[0], op), lambda b, ct, x, op: _to_y(b, x, ct, op))), Kernel("conv"), {"kernel": REQUIRED, **_WINDOW},
-    _samples("w"), batch=weight_grad_batch, layouts="channels_last"))
+    _samples("w"), batch=weight_grad_batch, layouts="channels_last", row_major=_weight_grad_passes))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .. import watchers
 from ..errors import AotgradTypeError, AotgradValueError
 from .machine import Machine, unusable
 from .match import Matched, dense_strides, match, out_shapes
@@ -90,7 +91,7 @@ def clear_instances(self: Any) -> None:
 
 
 def suspend(self: Any, on: bool) -> None:
-    """Sends every call to the fallback (True), or back to the instances (False): they are kept, and more may be added meanwhile."""
+    """Sends calls of threads that watch (see ``watchers``) to the fallback (True), or back to the instances (False); those of other threads go on as they are."""
     state = _state_of(self)
     state.suspended = bool(on)
     if not isinstance(self, PlainFunction):
@@ -100,9 +101,9 @@ def suspend(self: Any, on: bool) -> None:
 
 
 def instances(self: Any) -> tuple[Instance, ...]:
-    """The instances, in the order they are tried; none while the function is suspended."""
+    """The instances, in the order they are tried; none for a thread that watches while the function is suspended."""
     state = _state_of(self)
-    return () if state.suspended else tuple(entry.instance for entry in state.packed)
+    return () if state.suspended and watchers.state.count else tuple(entry.instance for entry in state.packed)
 
 
 def _link(loaded: Machine, function: Any, state: _State) -> None:
@@ -111,7 +112,9 @@ def _link(loaded: Machine, function: Any, state: _State) -> None:
     loaded.set(function, "scratch", max([p.scratch for p in chain], default=16))
     for packed, following in zip(chain, [*(p.address for p in chain[1:]), 0]):
         packed.set_word("next", following)
-    loaded.set(function, "head", chain[0].address if chain and not state.suspended else 0)
+    first = chain[0].address if chain else 0
+    loaded.set(function, "head", 0 if state.suspended else first)
+    loaded.set(function, "aside", first if state.suspended else 0)
 
 
 def _repr(self: Any) -> str:

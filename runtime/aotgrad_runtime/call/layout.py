@@ -22,14 +22,14 @@ ARRAY: Final = {"data": 16, "nd": 24, "dims": 32, "strides": 40, "descr": 56, "f
 
 # The callable object: header (2 words), then these.
 FUNCTION: Final = {
-    "vectorcall": 16, "dict": 24, "weaklist": 32, "head": 40, "fallback": 48, "state": 56, "scratch": 64, "ptrs": 72, "syms": 80,
+    "vectorcall": 16, "dict": 24, "weaklist": 32, "head": 40, "fallback": 48, "state": 56, "scratch": 64, "ptrs": 72, "syms": 80, "aside": 88,
 }
-FUNCTION_SIZE: Final = 88
+FUNCTION_SIZE: Final = 96
 
 # One instance (a kernel with the types it accepts), its arguments and its results.
 INSTANCE: Final = _words(
     "next kernel npos args args_end outs outs_end nsym shapes workspace workspace_bytes ctx heavy poll may_release release on_error block "
-    "off_outs off_syms off_held off_objs off_values off_dims off_strides nhidden nouts"
+    "off_outs off_syms off_held off_objs off_values off_dims off_strides nhidden nouts finish"
 )
 ARG: Final = _words("type kind index special nd type_num flags dims order itemsize value source key path npath unwrap_type unwrap_offset")
 ARG_SIZE: Final = 8 * len(ARG)
@@ -49,7 +49,7 @@ CONSTANTS: Final = {
     "ARG_SIZE": ARG_SIZE, "OUT_SIZE": OUT_SIZE, "CALL_SIZE": 8 * len(CALL), "CTX_SIZE": 8 * len(CTX),
     "BLOCK_HEADER": BLOCK_HEADER, "ALLOCA_LIMIT": 16384,
     "NEXT": 1, "NOMEM": 4, "INTERRUPTED": 5, "BIG_ENDIAN": ord(">"),
-    "POLL_NS": 20_000_000,
+    "POLL_NS": 20_000_000, "WATCHERS_ROOM": 62,
     "NARGS_MASK": (1 << 63) - 1, "HAVE_VECTORCALL": 1 << 11,
 }
 
@@ -59,6 +59,6 @@ TABLE: Final = (
     "PyLong_FromLongLong", "PyLong_AsLongLongAndOverflow", "PyObject_CallObject", "PyObject_GetAttr", "PyDict_GetItemWithError", "PyErr_Occurred", "PyErr_Clear",
     "PyErr_NoMemory", "PyErr_SetString", "PyErr_CheckSignals", "PyExc_TypeError", "PyExc_RuntimeError", "PyEval_SaveThread", "PyEval_RestoreThread",
     "PyThread_get_thread_ident", "PyMem_RawMalloc", "PyMem_RawFree", "PyMethod_New", "PyObject_GC_UnTrack", "PyObject_GC_Del", "PyObject_ClearWeakRefs",
-    "clock_gettime", "clock_id", "main_thread", "msg_no_fallback", "msg_prebound", "msg_guard",
+    "clock_gettime", "clock_id", "main_thread", "watchers", "restricted", "msg_no_fallback", "msg_prebound", "msg_guard",
 )
 BYTES: Final = 8 * len(TABLE)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from .. import modes, watchers
 from ..machine_code import place
 from . import blob_x86_64
 from .layout import ARRAY, FUNCTION, FUNCTION_SIZE, OBJECT, TABLE
@@ -146,7 +147,8 @@ class Machine:
     def _resolve(self, name: str, api: Any) -> int:
         special = {
             "None_": id(None), "NotImplemented": id(NotImplemented), "ndarray": id(np.ndarray), "PyArray_NewFromDescr": api[94], "PyArray_Scalar": api[60],
-            "clock_id": getattr(time, "CLOCK_MONOTONIC_COARSE", 6), "main_thread": ctypes.addressof(self.main_thread),
+            "clock_id": getattr(time, "CLOCK_MONOTONIC_COARSE", 6), "main_thread": ctypes.addressof(self.main_thread), "watchers": watchers.address(),
+            "restricted": modes.restricted_address(),
         }
         if name in special:
             return int(special[name])

@@ -221,6 +221,7 @@ class _Packer:
             "release": release_word(instance), "on_error": self.address(instance.on_error), "off_outs": 8 * (self.nptrs - len(instance.outs)),
             "off_syms": self.off_syms, "off_held": self.off_held, "off_objs": self.off_objs, "off_values": self.off_values, "off_dims": self.off_dims,
             "off_strides": self.off_strides, "nhidden": self.nhidden, "nouts": len(instance.outs),
+            "finish": 0 if instance.finish is None else self.address(instance.finish),
         }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from .. import modes, watchers
 from .match import Matched, dense_strides, match, out_shapes
 from .pack import release_word
 from .spec import Instance
@@ -74,17 +75,20 @@ class PlainFunction:
         return self if obj is None else types.MethodType(self, obj)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and not self._state.suspended:
+        if not kwargs and not (self._state.suspended and watchers.state.count):
             for packed in tuple(self._state.packed):
-                found = match(packed.instance, args)
+                instance = packed.instance
+                if instance.finish is not None and modes.flags.restricted:
+                    continue
+                found = match(instance, args)
                 if isinstance(found, Matched):
-                    result = _execute(packed.instance, found)
+                    result = _execute(instance, found, args)
                     if result is not NotImplemented:
                         return result
         return self._fallback(*args, **kwargs)
 
 
-def _execute(instance: Instance, found: Matched) -> Any:
+def _execute(instance: Instance, found: Matched, args: Sequence[Any]) -> Any:
     syms = [s or 0 for s in found.syms]
     outs = []
     for out, shape in zip(instance.outs, out_shapes(instance, syms)):
@@ -94,7 +98,8 @@ def _execute(instance: Instance, found: Matched) -> Any:
     if code:
         return instance.on_error(code, info)
     values = tuple(o[()] if spec.as_scalar else o for spec, o in zip(instance.outs, outs))
-    return values[0] if len(values) == 1 else values or None
+    result = values[0] if len(values) == 1 else values or None
+    return result if instance.finish is None else instance.finish(result, *args)
 
 
 class PlainPrebound:

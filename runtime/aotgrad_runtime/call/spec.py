@@ -127,6 +127,8 @@ class Instance:
     many bytes (0 always, None never, not even in a long call). ``poll``: look for Ctrl-C in small calls too (long loops over little data); larger calls always do.
     ``on_error(code, info)`` is called for a non-zero code of the kernel: it raises, returns a replacement result, or returns NotImplemented, which tries the next
     instance. ``npos``: number of positional arguments of the call (default: as many as the sources name).
+    ``finish(result, *args)``, a Python function: what the call returns instead of ``result``; its NotImplemented tries the next instance. An instance that has one is
+    passed over while some thread is in another grad mode than the default.
     """
 
     kernel: int
@@ -142,6 +144,7 @@ class Instance:
     on_error: Callable[[int, tuple[int, int, int, int]], Any] = default_on_error
     keepalive: object = None
     npos: int | None = None
+    finish: Callable[..., Any] | None = None
     positional: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -150,6 +153,8 @@ class Instance:
         if self.npos is not None and self.npos < named:
             raise AotgradValueError(f"npos is {self.npos}, but an argument's source is positional index {named - 1}")
         object.__setattr__(self, "positional", named if self.npos is None else self.npos)
+        if self.finish is not None and type(self.finish) is not types.FunctionType:
+            raise AotgradTypeError(f"finish must be a Python function, not {type(self.finish).__name__}")
         if self.kernel == 0:
             raise AotgradValueError("kernel is a NULL address")
         bound: set[int] = set()
