@@ -35,6 +35,7 @@ def add_parser(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument("--emit", default=None, metavar="KINDS", help=f"comma-separated: {', '.join(EMIT)} (default: so,a,o,h)")
     p.add_argument("--no-malloc", action="store_true", help="refuse code that would need malloc")
     p.add_argument("--threads", action="store_true", help="functions that take a pool of up to 8 threads, which the library makes")
+    p.add_argument("--flush-subnormals", action="store_true", help="numbers below the normal range count as zeros during a call")
     p.add_argument("--traceback", action="store_true", help="show the whole traceback of an error in FILE_OR_MODULE")
     p.set_defaults(run=run)
 
@@ -46,7 +47,7 @@ def run(a: argparse.Namespace) -> None:
     for key in ("grad", "jvp", "hess"):
         if getattr(a, key):
             options[key] = getattr(a, key)
-    for key in ("no_malloc", "threads"):
+    for key in ("no_malloc", "threads", "flush_subnormals"):
         if getattr(a, key):
             options[key] = True
     if a.emit:

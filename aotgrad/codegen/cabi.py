@@ -105,8 +105,10 @@ class Objects:
         return llvm.assembly(self.text, self.target)
 
 
-def build_objects(name: str, functions: Sequence[CFunction], target: Target, *, version: str, checks: bool = True, threads: int = 1) -> Objects:
-    """Compiles the functions into one library called ``name``. ``threads``: so many may share a call, of a pool that the library can make.
+def build_objects(name: str, functions: Sequence[CFunction], target: Target, *, version: str, checks: bool = True, threads: int = 1,
+                  flush: bool = False) -> Objects:
+    """Compiles the functions into one library called ``name``. ``threads``: so many may share a call, of a pool that the library can make. ``flush``: subnormal
+    numbers are zeros during a call.
 
     Raises ``AotgradValueError`` for two functions of one name, and what lowering raises for ops without a native form.
     """
@@ -115,11 +117,13 @@ def build_objects(name: str, functions: Sequence[CFunction], target: Target, *, 
     twice = {s for s in symbols if symbols.count(s) > 1}
     if twice:
         raise AotgradValueError(f"library {name} would define {', '.join(sorted(twice))} twice; choose another name")
-    lowered = [_lowered(f, target, checks, threads) for f in functions]
+    lowered = [_lowered(f, target, checks, threads, flush) for f in functions]
     funcs = [k for low in lowered for k in low.funcs]
     meta = describe(name, functions, target, version=version, locations=[low.module.locations for low in lowered])
     if threads > 1:
         meta["threads"] = threads
+    if flush:
+        meta["flush_subnormals"] = True
     text = module(funcs, [low.entry for low in lowered], target, [_meta_text(name, meta, [low.entry.name for low in lowered])])
     objects = [llvm.compile_object(text, target, passes="inline")]
     objects += kernel_objects(funcs, target)
@@ -127,12 +131,12 @@ def build_objects(name: str, functions: Sequence[CFunction], target: Target, *, 
     return Objects(name, tuple(symbols), tuple(objects), text, target, tuple(lowered), pool.IMPORTS if threads > 1 else ())
 
 
-def _lowered(f: CFunction, target: Target, checks: bool, threads: int) -> Lowered:
+def _lowered(f: CFunction, target: Target, checks: bool, threads: int, flush: bool) -> Lowered:
     """Kernel level of one function, its entry widened to all sizes that the caller passes."""
     low = lower(f.func, f.name, target, checks=checks, threads=threads)
     have = low.entry.symbols
     guards = tuple((g.left, g.right, i) for i, g in enumerate(f.guards))
-    entry = replace(low.entry, name=f"ag_call_{f.name}", kernel=f.name, symbols=f.symbols, guards=guards, plain=f.name, pool=threads > 1)
+    entry = replace(low.entry, name=f"ag_call_{f.name}", kernel=f.name, symbols=f.symbols, guards=guards, plain=f.name, pool=threads > 1, flush=flush)
     if have != f.symbols:
         body = low.funcs[0].body
         first = len(f.inputs) + len(f.outputs)

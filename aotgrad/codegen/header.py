@@ -138,7 +138,7 @@ def _pool(name: str, threads: int) -> list[str]:
     ]
 
 
-def header(name: str, functions: Sequence[CFunction], version: str, target: str, threads: int = 1) -> str:
+def header(name: str, functions: Sequence[CFunction], version: str, target: str, threads: int = 1, flush: bool = False) -> str:
     """The header of library ``name``, for C99 and C++."""
     prefix, guard = name.upper(), f"{name.upper()}_H"
     lines = [
@@ -148,7 +148,8 @@ def header(name: str, functions: Sequence[CFunction], version: str, target: str,
         " *",
         " * Functions need no library, allocate nothing, keep no state and may run in any number of threads, each with a workspace of its own:",
         " * NAME_workspace(sizes) bytes, of any alignment, reusable. It may be NULL where that is 0, and where every output is given and the function",
-        " * needs none. They return 0 or an error code, after which outputs hold no meaning.", " */",
+        " * needs none. They return 0 or an error code, after which outputs hold no meaning.",
+        *([" * Subnormal numbers count as zeros during a call; the caller's floating-point mode is restored at every return."] if flush else []), " */",
         f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", "", "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
         "enum {", *(f"  {prefix}_{label} = {code},{' ' * (18 - len(label))}/* {meaning} */" for code, label, meaning in ERRORS), "};", "",
         "/* What an error code means. */", f"static inline const char *{name}_error(int32_t code) {{", "  switch (code) {",

@@ -199,14 +199,14 @@ def _functions(name: str, declared: Declared, program: Program, grad: tuple[str,
 # ---- files ----------------------------------------------------------------------------------------------------------------------------------
 
 def _contents(name: str, functions: Sequence[CFunction], objects: Objects | None, kinds: Sequence[str], doc: str, target: Target,
-              threads: int) -> dict[str, tuple[str, bytes]]:
+              threads: int, flush: bool) -> dict[str, tuple[str, bytes]]:
     """File name and content by kind."""
     makers: dict[str, tuple[str, Callable[[Objects], bytes]]] = {
         "so": (f"lib{name}.so", lambda o: o.shared()), "a": (f"lib{name}.a", lambda o: o.archive()), "o": (f"{name}.o", lambda o: o.relocatable()),
         "ll": (f"{name}.ll", lambda o: o.text.encode()), "asm": (f"{name}.s", lambda o: o.assembly().encode()),
     }
     plain: dict[str, tuple[str, Callable[[], str]]] = {
-        "h": (f"{name}.h", lambda: header.header(name, functions, __version__, f"{target.triple}, {target.cpu}", threads)),
+        "h": (f"{name}.h", lambda: header.header(name, functions, __version__, f"{target.triple}, {target.cpu}", threads, flush)),
         "pc": (f"{name}.pc", lambda: header.pkg_config(name, __version__, doc)),
         "cmake": (f"{name}Config.cmake", lambda: header.cmake(name, "so" in kinds, "a" in kinds)),
         "mlir": (f"{name}.mlir", lambda: print_module([f.func for f in functions])),
@@ -255,7 +255,8 @@ def _without_python(func: Func) -> Func:
 
 
 def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess: Any = (), *, out: str | os.PathLike[str] = ".", name: str | None = None,
-          target: str | Target = "native", emit: Sequence[str] = ("so", "a", "o", "h"), checks: bool = True, no_malloc: bool = False, threads: Any = 1) -> Built:
+          target: str | Target = "native", emit: Sequence[str] = ("so", "a", "o", "h"), checks: bool = True, no_malloc: bool = False, threads: Any = 1,
+          flush_subnormals: bool = False) -> Built:
     """Compiles ``f`` and the derivatives asked for into a library that depends on nothing, and writes it with its header into the folder ``out``.
 
     ``args``: texts ``"x: f64[n, 3]"`` in the order of the C inputs, or a dict of name to ``"f64[n, 3]"`` or to a dict, list or tuple of such (pytree arguments).
@@ -274,6 +275,9 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     NAME_pool_free ends, or NULL; results are the same bits with and without it. The workspace holds room for so many threads. Without ``threads`` a library
     contains none.
 
+    ``flush_subnormals``: numbers below the normal range count as zeros during a call; the caller's floating-point mode is restored at every return. Not for ``python``
+    and ``mlir``, which say nothing of the mode that they run in.
+
     Raises ``AotgradError``: a text that is not understood, an unknown name, integers in ``grad``, a size that the code needs as a number, an unwritable folder.
 
     >>> import aotgrad as ag
@@ -285,6 +289,7 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     if not callable(f):
         raise AotgradTypeError(f"build: {type(f).__name__} is not callable; pass a function")
     most = _threads(threads)
+    _flushable(flush_subnormals, kinds)
     title = str(name or getattr(f, "__name__", ""))
     if not title.isidentifier() and name is None:
         raise AotgradValueError(f"{title or 'this function'} has no name that C could use; give one (name='...', or --name on the command line)")
@@ -302,8 +307,8 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
         doc += f"\n\nFixed when built: {', '.join(f'{n} = {v}' for n, v in fixed.items())}."
     functions = _functions(title, declared, program, _names("grad", grad), _names("jvp", jvp), _names("hess", hess), doc)
     compiled = any(k in ("so", "a", "o", "ll", "asm") for k in kinds)
-    objects = cabi.build_objects(title, functions, machine, version=__version__, checks=checks, threads=most) if compiled else None
-    files = _write(Path(out), _contents(title, functions, objects, kinds, doc, machine, most))
+    objects = cabi.build_objects(title, functions, machine, version=__version__, checks=checks, threads=most, flush=flush_subnormals) if compiled else None
+    files = _write(Path(out), _contents(title, functions, objects, kinds, doc, machine, most, flush_subnormals))
     return Built(title, files, tuple(fn.name for fn in functions), declared.symbols, fixed)
 
 
@@ -314,6 +319,15 @@ def _threads(given: Any) -> int:
     if type(given) is not int or not 1 <= given <= MOST:
         raise AotgradValueError(f"threads={given!r}: give True, or how many threads may share a call, from 1 to {MOST}")
     return given
+
+
+def _flushable(flush: Any, kinds: Sequence[str]) -> None:
+    """Refuses what is no bool, and files that would not do it."""
+    if not isinstance(flush, bool):
+        raise AotgradTypeError(f"flush_subnormals={flush!r}: give True or False")
+    unable = [k for k in kinds if k in ("python", "mlir")]
+    if flush and unable:
+        raise AotgradNotImplementedError(f"flush_subnormals=True: {unable[0]} files cannot set the floating-point mode; leave {unable[0]!r} out of emit")
 
 
 def _kinds(emit: Any) -> list[str]:

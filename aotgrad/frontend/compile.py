@@ -612,7 +612,9 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     - ``verify=n`` compares the first n calls of each signature with the interpreter, and raises where they differ.
     - ``layout="auto"``: arguments keep their memory order, results follow them, images in between are as convolutions want them; there is no other choice.
     - ``rewrite``: Python's own ``if`` and ``while`` on traced values are not rewritten yet, whatever is given here.
-    - ``memory_budget``, ``donate``, ``fast_math`` and ``flush_subnormals`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
+    - ``flush_subnormals=True``: numbers below the normal range (2.2e-308 in float64, 1.2e-38 in float32) count as zeros in calls and their gradients, which keeps
+      processors that are slow on them fast; the caller's floating-point mode is what it was after every call. The default is IEEE 754.
+    - ``memory_budget``, ``donate`` and ``fast_math`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
 
     The result has ``trace``, ``lower``, ``prebind``, ``explain`` and ``cache_info`` (see their help). Errors are ``AotgradError``s that name the user's line.
 

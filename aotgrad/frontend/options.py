@@ -49,7 +49,7 @@ class Options:
         for key, value in (("static", self.static), ("donate", self.donate)):
             if not isinstance(value, tuple) or not all(type(v) is str or (type(v) is int and key == "static") for v in value):
                 raise AotgradTypeError(f"{key}={value!r}: give names of parameters{' or their positions' if key == 'static' else ''}")
-        asked = [k for k in ("fast_math", "flush_subnormals", "donate", "memory_budget") if getattr(self, k)]
+        asked = [k for k in ("fast_math", "donate", "memory_budget") if getattr(self, k)]
         if asked:
             raise AotgradNotImplementedError(f"{asked[0]}={getattr(self, asked[0])!r} is not implemented; leave it out")
 
@@ -59,4 +59,4 @@ class Options:
 
     def codegen(self) -> Codegen:
         """What the compiler needs to know; part of the cache key."""
-        return Codegen(checks=self.checks, threads=self.count())
+        return Codegen(checks=bool(self.checks), threads=self.count(), flush=bool(self.flush_subnormals))

@@ -10,6 +10,7 @@ from ...ir.core import Func, walk
 from .. import vmath
 from ..target import Target
 from .entry import Entry, Gemm, entry_text
+from .flush import flush_text
 from .function import FunctionEmitter, ModuleState
 from .ops import TABLE
 from .pieces import LONG, define_in_pieces
@@ -86,9 +87,11 @@ def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target
         bodies.append(define_in_pieces(state, f, TABLE) if long else FunctionEmitter(state, status, TABLE).define(f))
     for e in entries:
         bodies += entry_text(e, state)
-    memory = _MEMORY if any(e.plain for e in entries) else ""
+    flushing = any(e.flush for e in entries)
+    memory = (_MEMORY if any(e.plain for e in entries) else "") + (flush_text(target) if flushing else "")
     width = target.vector_bits
-    attributes = f'attributes #0 = {{ nounwind "no-builtins" "prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
+    folded = '"denormal-fp-math"="preserve-sign,preserve-sign" ' if flushing else ""
+    attributes = f'attributes #0 = {{ nounwind "no-builtins" {folded}"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
     simd = vmath.module_text(state.vfuncs.values()) if state.vfuncs else ""
     known = set(simd.splitlines()) if simd else set()
     declares = [line for line in state.declares if line not in known]

@@ -12,6 +12,7 @@ from ...ir.dims import DimLike
 from ...ir.types import TensorType
 from ..kernel_core import KernelBuilder
 from ..kernel_types import INDEX
+from .flush import flushed_call
 from .function import CALL_INFO, FunctionEmitter, ModuleState, inner_name
 from .ops import TABLE
 
@@ -38,6 +39,7 @@ class Entry:
     ``workspace``: bytes the kernel uses, to which NAME_workspace adds the scratch of ``gemms`` (which share one region, at ``workspace`` rounded up to 64).
     ``guards``: (left, right, location id), equal or the call returns 1 with info (location, left, right). ``plain``: the name of a C form beside that on ``ag_call``,
     ``int32_t PLAIN(inputs…, int64_t sizes…, outputs…, void *workspace)``; outputs may be NULL there. ``pool``: its last argument is a pool of threads, or NULL.
+    ``flush``: subnormal numbers are zeros during the call.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Entry:
     gemms: tuple[Gemm, ...] = ()
     plain: str | None = None
     pool: bool = False
+    flush: bool = False
 
     @property
     def exports(self) -> tuple[str, ...]:
@@ -125,9 +128,11 @@ def _call(entry: Entry, state: ModuleState) -> str:
     pointers = [e.put(f"load ptr, ptr {e.offset(ptrs, 8 * i)}, align 8") for i in range(len(entry.inputs) + len(entry.outputs))]
     workspace = e.put(f"load ptr, ptr {e.offset('%call', 16)}, align 8")
     sizes = [e.names[v] for v in e._scratch.args]
-    args = [f"ptr {p}" for p in pointers] + [f"i64 {s}" for s in sizes] + [f"ptr {workspace}", "ptr %call"]
-    status = e.put(f"call i32 @{inner_name(entry.kernel or entry.name)}({', '.join(args)})")
-    return "\n".join([f"define i32 @{entry.name}(ptr %call) #0 {{", "entry:", *e.entry, *e.lines, f"  ret i32 {status}", "}"])
+    args, callee = [*(f"ptr {p}" for p in pointers), *(f"i64 {s}" for s in sizes), f"ptr {workspace}"], inner_name(entry.kernel or entry.name)
+    if entry.flush:
+        e.entry.append("  %own = alloca [15 x i64], align 8")
+    e.lines += flushed_call(callee, args) if entry.flush else [f"  %status = call i32 @{callee}({', '.join([*args, 'ptr %call'])})"]
+    return "\n".join([f"define i32 @{entry.name}(ptr %call) #0 {{", "entry:", *e.entry, *e.lines, "  ret i32 %status", "}"])
 
 
 def _guard(e: Sizes, left: DimLike, right: DimLike, location: int) -> None:
