@@ -6,7 +6,6 @@ contain the same text compiled for their target. The same llvmlite writes the sa
 
 from __future__ import annotations
 
-import argparse
 import base64
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ import llvmlite
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from build_trampoline import ROOT, extract
+from build_trampoline import ROOT, extract, run
 
 from aotgrad.codegen import llvm, pool
 from aotgrad.codegen.target import Target
@@ -46,21 +45,5 @@ def render(arch: str) -> str:
     return TEMPLATE.format(arch=arch, llvmlite=llvmlite.__version__, entries="\n".join(f'    "{n}": {v},' for n, v in entries.items()), code="\n".join(rows))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
-    arguments = parser.parse_args()
-    stale = 0
-    for arch in ARCHITECTURES:
-        path = ROOT / "runtime" / "aotgrad_runtime" / f"pool_{arch}.py"
-        text = render(arch)
-        if not arguments.check:
-            path.write_text(text)
-        elif not path.exists() or path.read_text() != text:
-            print(f"{path.name} differs from what aotgrad/codegen/pool.py generates")
-            stale = 1
-    return stale
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(((ROOT / "runtime" / "aotgrad_runtime" / f"pool_{arch}.py", render(arch)) for arch in ARCHITECTURES), "aotgrad/codegen/pool.py", __doc__))

@@ -11,6 +11,7 @@ import base64
 import runpy
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,21 +118,19 @@ def render(arch: str) -> str:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def run(texts: Iterable[tuple[Path, str]], source: str, doc: str) -> int:
+    """Writes generated files, or with ``--check`` compares them: the exit code. ``source``: what they are generated from."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
-    arguments = parser.parse_args()
-    stale = 0
-    for arch in ARCHITECTURES:
-        path = ROOT / "runtime" / "aotgrad_runtime" / "call" / f"blob_{arch}.py"
-        text = render(arch)
-        if not arguments.check:
+    check, stale = parser.parse_args().check, 0
+    for path, text in texts:
+        if not check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            print(f"{path.name} differs from what {SOURCE.name} generates")
+            print(f"{path.name} differs from what {source} generates")
             stale = 1
     return stale
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(((ROOT / "runtime" / "aotgrad_runtime" / "call" / f"blob_{arch}.py", render(arch)) for arch in ARCHITECTURES), SOURCE.name, __doc__))
