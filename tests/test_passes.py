@@ -9,17 +9,16 @@ import numpy as np
 import aotgrad as ag
 
 
-def kernels(f: Any, *args: Any) -> list[str]:
-    """The kernels that read or write whole matrices, as ``explain`` prints them."""
-    f(*args)
-    return [line for line in f.explain(*args).splitlines() if line.startswith("  kernel") and ("x_0 * x_1" in line or "scatter" in line or "gemm" in line)]
+def kernels(f: Any, *args: Any) -> list[Any]:
+    """The kernels that read or write as many bytes as the first argument has."""
+    return [k for k in f.explain(*args).kernels if k.read + k.written >= args[0].nbytes]
 
 
 def test_cross_entropy_and_its_gradient_are_one_loop_over_rows() -> None:
     f = ag.compile(lambda x, t: ag.value_and_grad(lambda x: ag.nn.functional.cross_entropy(x, t))(x))
     x, t = np.random.default_rng(0).standard_normal((40, 70)), np.arange(40)
     found = kernels(f, x, t)
-    assert len(found) == 1 and "'outer': 1" in found[0] and "'written': '8 * x_0 * x_1" in found[0], found
+    assert len(found) == 1 and "inside 1 around them" in found[0].how and x.nbytes <= found[0].written < x.nbytes + 1000, found
     value, gradient = f(x, t)
     e = np.exp(x - x.max(1, keepdims=True))
     p = e / e.sum(1, keepdims=True)
@@ -47,6 +46,6 @@ def test_cheap_chains_are_computed_again_where_their_data_is_read_anyway() -> No
     g = ag.compile(f)
     x = np.random.default_rng(0).standard_normal((40, 70))
     first, second = kernels(g, x)
-    assert "'written': '0'" in first and "'read': '8 * x_0 * x_1'" in second, (first, second)
+    assert first.written == 0 and second.read == x.nbytes, (first, second)
     h = np.maximum((x - 0.5) * x + 1.0, 0.25) * x
     np.testing.assert_allclose(g(x), h / h.sum())

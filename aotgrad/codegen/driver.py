@@ -21,10 +21,12 @@ from .elf import link_shared
 from .emit import conv_kernels, gemm_dtypes, module
 from .lower import Lowered, lower
 from .options import Options
+from .report import shown
+from .steps import Step
 from .target import Target
 from .work import many_rounds
 
-__all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "kernel_objects", "texts"]
+__all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "kernel_objects", "steps", "texts"]
 
 
 @record(frozen=True)
@@ -78,10 +80,8 @@ def compile_lowered(lowered: Lowered, target: Target) -> Compiled:
     meta = {
         "name": entry.name, "args": [_type(t) for t in entry.inputs], "outs": [_type(t) for t in entry.outputs], "symbols": list(entry.symbols),
         "workspace": entry.workspace if isinstance(entry.workspace, int) else dims.to_text(entry.workspace), "target": target.key,
-        "kernels": lowered.module.report, "locations": lowered.module.locations,
+        "kernels": shown(lowered.module.report), "locations": lowered.module.locations,
     }
-    if moved := moves(lowered.placed):
-        meta["relayouts"] = [_relayout(m) for m in moved]
     if lowered.module.threads > 1:
         meta["threads"] = lowered.module.threads
     if lowered.module.regions is not None:
@@ -108,6 +108,14 @@ def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:
     if opts.guards or opts.flush:
         low = replace(low, entry=replace(low.entry, guards=tuple((a, b, -1) for a, b in opts.guards), flush=opts.flush))
     return low
+
+
+def steps(func: Func, name: str, target: Target, options: Options | None = None) -> tuple[list[Step], list[dict[str, Any]]]:
+    """What each kernel of the compiled function does, in order, and the changes of layout. Lowers it again: compiled code in the cache knows no source lines."""
+    opts = options or Options()
+    found: list[Step] = []
+    low = lower(func, name, target, checks=opts.checks, threads=opts.threads, steps=found)
+    return found, [_relayout(m) for m in moves(low.placed)]
 
 
 def texts(func: Func, name: str, target: Target, options: Options | None = None) -> dict[str, str]:

@@ -27,6 +27,7 @@ from .nest import Context
 from .regions import region_of
 from .report import describe
 from .scalarise import scalarise
+from .steps import Step, step_of
 from .target import Target
 
 __all__ = ["Lowered", "Module", "lower", "lower_block"]
@@ -45,6 +46,7 @@ class Module:
     symbols: int = 0
     threads: int = 1  # how many may share the loops of a nest
     regions: list[dict[str, Any]] | None = None  # of a build for profiling: the kernels that report their borders
+    steps: list[Step] | None = None  # what kernels cost, where that is asked for
 
     def location(self, loc: Any) -> int:
         """The id of a source location in ``locations``."""
@@ -69,9 +71,9 @@ class Lowered:
     placed: Func
 
 
-def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: bool = False, threads: int = 1) -> Lowered:
+def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: bool = False, threads: int = 1, steps: list[Step] | None = None) -> Lowered:
     """Lowers ``func`` (primitive ops only) to kernel level. ``hooks``: each kernel of the function's own block reports its borders to ctx's hook.
-    ``threads``: of the pool in ctx, so many may share a kernel.
+    ``threads``: of the pool in ctx, so many may share a kernel. ``steps``: is filled with what the kernels do.
 
     Raises ``AotgradNotImplementedError`` for an op or layout without a kernel-level form, ``AotgradValueError`` for arrays that no machine can count.
     """
@@ -85,7 +87,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: 
     missing = [s for t in func.out_types for d in t.shape for s in dims.symbols_of(d) if s not in symbols]
     if missing:
         raise AotgradTypeError(f"size {missing[0]} of an output of {name} appears in no argument")
-    module = Module(name, target, checks=checks, regions=[] if hooks else None, threads=threads)
+    module = Module(name, target, checks=checks, regions=[] if hooks else None, threads=threads, steps=steps)
     work = Workspace(k.kb, k.workspace)
     ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
     outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
@@ -122,10 +124,14 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
     cx = Context(kb, module.target, plan, buffers, work, dict(regs or {}), module.report, module)
     for item in plan.items:
         buffers.enter(item)
-        if module.regions is None or isinstance(item, Scalar):
+        if isinstance(item, Scalar):
             _emit(cx, item)
-        else:
+        elif module.regions is not None:
             _emit_hooked(cx, item, module.regions)
+        elif module.steps is not None:
+            _emit_described(cx, item, module.steps)
+        else:
+            _emit(cx, item)
         buffers.leave(item)
     end = Kern(-1, len(plan.ops), None)
     results = [scalar_of(cx, end, plan.outputs[i]) for i in sorted(plan.registers)]
@@ -144,6 +150,17 @@ def _emit_hooked(cx: Context, item: Item, regions: list[dict[str, Any]]) -> None
     _emit(cx, item)
     cx.kb.hook(number, 1)
     cx.module.regions = regions
+
+
+def _emit_described(cx: Context, item: Item, steps: list[Step]) -> None:
+    """An item, and what it does; the kernels of a loop's body stand inside it."""
+    inside: list[Step] = []
+    before, cx.module.steps = len(cx.report), inside
+    _emit(cx, item)
+    cx.module.steps = steps
+    step = step_of(cx, item, cx.report[before:], inside)
+    if step is not None:
+        steps.append(step)
 
 
 def _emit(cx: Context, item: Item) -> None:

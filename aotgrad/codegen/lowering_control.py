@@ -73,7 +73,7 @@ class _Scan:
             self._settle(j, mem)
         for s in (*spare.values(), *self.copies.values()):
             cx.work.give_back(s)
-        cx.report.append({"kind": "scan", "length": str(op.attrs["length"]), "in place": len(self.plan.in_place), "double": len(self.double),
+        cx.report.append({"kind": "scan", "length": op.attrs["length"], "in place": len(self.plan.in_place), "double": len(self.double),
                           "registers": len(self.scalars)})
 
     def _start(self, j: int) -> Access:

@@ -77,7 +77,7 @@ def conv_nest(cx: Context, nest: Nest) -> None:
         e.emit()
     if temp is not None:
         cx.work.give_back(temp)
-    cx.report.append({**describe(e), "kind": "epilogue" if e.blocked else "loop"})
+    cx.report.append({**describe(e), "kind": "epilogue" if e.blocked else "loop", "kept": temp is not None})
 
 
 def _convolution(cx: Context, item: Item, op: Op, result: Access, e: NestEmitter | None) -> bool:
@@ -93,7 +93,7 @@ def _convolution(cx: Context, item: Item, op: Op, result: Access, e: NestEmitter
     else:
         _call(cx, dict(zip(letters, [v.type for v in (*op.operands, op.result)])), spec, choice, arrays, e if fused else None)
     how = "loops" if choice is None else f"kernel, {' and '.join(choice.moved)} moved" if choice.moved else "kernel"
-    cx.report.append({"kind": op.name, "how": how, "sizes": [str(d) for d in spec.sizes], "groups": spec.groups, "layouts": list(spec.layouts)})
+    cx.report.append({"kind": op.name, "how": how, "sizes": list(spec.sizes), "groups": spec.groups, "layouts": list(spec.layouts)})
     return fused
 
 

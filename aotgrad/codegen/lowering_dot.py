@@ -199,7 +199,7 @@ def _product(cx: Context, item: Item, op: Op, c: Access, e: NestEmitter | None) 
     made.emit()
     m, n, k = made.sizes
     shared = {"threads": made.threads} if made.threads > 1 else {}
-    cx.report.append({"kind": "small dot" if made.small else "gemm", **shared, "sizes": [str(m), str(n), str(k)], "batch": str(dims.product(made.lead)),
+    cx.report.append({"kind": "small dot" if made.small else "gemm", **shared, "sizes": [m, n, k], "batch": dims.product(made.lead),
                       "epilogue": e is not None})
 
 
@@ -226,7 +226,7 @@ def dot_nest(cx: Context, nest: Nest) -> None:
         e.emit()
     if temp is not None:
         cx.work.give_back(temp)
-    cx.report.append({**describe(e), "kind": "epilogue" if e.blocked else "loop"})
+    cx.report.append({**describe(e), "kind": "epilogue" if e.blocked else "loop", "kept": temp is not None})
 
 
 def _block_function(cx: Context, e: NestEmitter) -> tuple[str, Sequence[Value]]:

@@ -1,7 +1,8 @@
-"""What the report says of a loop nest."""
+"""What the report says of a loop nest, and the report as text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..ir.dims import DimLike
@@ -9,7 +10,10 @@ from .bufferise import Store
 from .loops import NestEmitter
 from .nest import Place
 
-__all__ = ["describe"]
+__all__ = ["describe", "shown"]
+
+
+_SIZES = frozenset(("read", "written", "batch", "length"))
 
 
 def describe(e: NestEmitter) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def describe(e: NestEmitter) -> dict[str, Any]:
     depth = max((len(e.outer_loops) + len(ph.loops) for ph in e.phases), default=0)
     shared = {"threads": e.cx.module.threads} if e.spread else {}
     return {"kind": "loop", **shared, "depth": depth, "loops": sum(1 for ph in e.phases if ph.loops), "outer": len(e.outer_loops),
-            "read": str(read), "written": str(written), "lanes": e.lanes()}
+            "read": read, "written": written, "lanes": e.lanes()}
 
 
 def _bytes(e: NestEmitter, store: Store, place: Place) -> DimLike:
@@ -38,3 +42,8 @@ def _bytes(e: NestEmitter, store: Store, place: Place) -> DimLike:
     for d in place[1]:
         size = size * e.space[d]
     return size
+
+
+def shown(report: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The report with sizes as text: what is kept with compiled code."""
+    return [{k: [str(d) for d in v] if k == "sizes" else str(v) if k in _SIZES else v for k, v in r.items()} for r in report]

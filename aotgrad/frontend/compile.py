@@ -481,6 +481,7 @@ class State:
             return
         program = self.program(variant)
         self.add_instance(program.kernel.instance(specs, True, npos=len(leaves)), program)
+        kernels.rest(program.kernel)
 
     def add_instance(self, instance: Any, program: Program) -> None:
         """Lets the trampoline take calls that ``instance`` fits; not many: they are tried one after the other, and soon the way through Python costs less."""
@@ -508,6 +509,7 @@ class State:
             instance = program.kernel.instance(specs, True, npos=len(variant.leaves))
             found.function.add_instance(instance)
             self.fast.append((instance, program, found))
+            kernels.rest(program.kernel)
 
     def _enter(self, key: Any, made: structured.Entry, variant: Variant) -> None:
         """An entry for calls of one structure; one for this variant alone where it compares arrays first."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from aotgrad_runtime.later import door
 
-__all__ = ["driver", "recorder", "regions"]
+__all__ = ["driver", "peaks", "recorder", "regions"]
 
 if TYPE_CHECKING:
-    from aotgrad.codegen import driver, recorder, regions
+    from aotgrad.codegen import driver, peaks, recorder, regions
 else:
     __getattr__ = door(__name__, "aotgrad.codegen", __all__)

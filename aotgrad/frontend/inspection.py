@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import Func
-from aotgrad.ir.dims import Dim
 from aotgrad.ir.host import strip_func
 from aotgrad_runtime import call
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
@@ -17,6 +16,7 @@ from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
 from . import compiler, kernels, sources, split
+from .explain import explain
 from .pytree import tree_flatten, tree_unflatten
 from .signatures import leaf_names
 from .variant import Variant
@@ -170,49 +170,3 @@ def cache_info(state: Any) -> CacheInfo:
     """
     variants = [v for vs in state.variants.values() for v in vs]
     return CacheInfo(state.traces, len(variants), sum(v.seconds for v in variants))
-
-
-def explain(state: Any, *args: Any, **kwargs: Any) -> str:
-    """What a call with these arguments runs, as text: types, kernels, hidden inputs, what is compared before every call, and which numbers of sizes and integers are part
-    of the trace, so that other numbers are traced anew, with the line that needed them.
-
-    >>> import numpy as np, aotgrad as ag
-    >>> print(ag.compile(lambda x: x * len(x), name="f").explain(np.ones(3)))       # doctest: +ELLIPSIS
-    f: 1 trace(s), 1 variant(s)
-    ...
-      only for x_0 = 3: ...
-    """
-    leaves, tree = tree_flatten((args, kwargs))
-    static = state._static_leaves(args, kwargs)
-    variant = state.find(leaves, tree, static)[0]
-    program = state.program(variant)
-    lines = [f"{state.name}: {state.traces} trace(s), {sum(map(len, state.variants.values()))} variant(s)"]
-    if state.dropped:
-        lines.append(f"  {state.dropped} older variant(s) dropped: at most {state.most} are kept; pass values that change often as arrays or floats")
-    lines += [f"  argument {i}: {t}" for i, t in enumerate(variant.func.arg_types)]
-    lines += [f"  result {i}: {t}" for i, t in enumerate(variant.func.out_types)]
-    lines += _numbers(state, variant, leaves, tree)
-    lines += [f"  re-read at every call: {type(obj).__name__} from {sources.shown(source)}" for obj, source in variant.hidden]
-    lines += variant.changes.lines()
-    lines += [f"  changed while tracing only: {path}" for path in variant.harmless]
-    lines += [f"  compared before every call, as its numbers were used while tracing: {type(c.array).__name__} from {c.path}" for c in variant.watch.contents]
-    lines += [f"  kernel {k}" for k in (program.kernels() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("kernels", []))]
-    lines += [f"  relayout {r}" for r in (program.relayouts() if isinstance(program, split.SplitProgram) else program.kernel.meta.get("relayouts", []))]
-    lines.append(f"  traced and compiled in {variant.seconds:.3f} s")
-    return "\n".join(lines)
-
-
-def _numbers(state: Any, variant: Variant, leaves: Sequence[Any], tree: Any) -> list[str]:
-    """The numbers that the trace is for."""
-    names, dynamic = leaf_names(state.signature, tree), {leaf.index for leaf in variant.leaves}
-    out = [f"  only for {name} = {x!r}: {_why(state.retraces.places.get(i))}" for i, (name, x) in enumerate(zip(names, leaves)) if i not in dynamic
-           and type(x) in (int, float)]
-    out += [f"  only for {d} = {n}: needed, or met another size, at {loc}" + (f" ({loc.source})" if loc and loc.source else "") for d, n, loc in variant.fixed]
-    out += [f"  only for sizes that differ as {a} and {b} do: compared" for a, b in variant.unequal]
-    if state.retraces.numbered and not any(isinstance(d, Dim) for leaf in variant.leaves for d in leaf.type.shape):
-        out.append(f"  only for these sizes, as the function needed Python integers ({state.retraces.numbered})")
-    return out
-
-
-def _why(loc: Any) -> str:
-    return "named by static=" if loc is None else f"used as a Python number at {loc}" + (f" ({loc.source})" if loc.source else "")

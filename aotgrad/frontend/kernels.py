@@ -27,7 +27,7 @@ from aotgrad_runtime.records import record
 
 from . import compiler
 
-__all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packed", "refuse", "run_flat"]
+__all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packed", "refuse", "rest", "run_flat"]
 
 
 class collector_paused:
@@ -69,6 +69,7 @@ class _Shared:
 
 _shared = _Shared()
 _RECENT = 64
+_STACK = 16384  # bytes of workspace that calls have on the stack
 
 
 def cache() -> ObjectCache:
@@ -201,12 +202,23 @@ def build(func: Func, name: str, options: Options | None = None) -> Kernel:
         with collector_paused():  # eager kernels come here from outside of any
             compiled = compiler.driver.compile_func(func, name, target(), opts)
         entry = cache().put(key, compiled.so, compiled.meta)
-    library = entry.load()
-    flat = call.make_callable(name, refuse(func))
-    kernel = Kernel(func, name, library, entry.meta, flat, key)
-    flat.add_instance(kernel.instance(kernel.arg_specs(), False))
+    kernel = Kernel(func, name, entry.load(), entry.meta, refuse(func), key)
+    kernel.flat = _flat(kernel)
     _shared.loaded[key] = kernel
     return _remembered(kernel)
+
+
+def _flat(kernel: Kernel) -> Callable[..., Any]:
+    made = call.make_callable(kernel.name, refuse(kernel.func))
+    made.add_instance(kernel.instance(kernel.arg_specs(), False))
+    return made
+
+
+def rest(kernel: Kernel) -> None:
+    """Calls take another way from now on: gives back the scratch memory that ``flat`` keeps for its next call. A call that runs it now in another thread holds it."""
+    need = kernel.meta["workspace"]
+    if not isinstance(need, int) or need > _STACK:
+        kernel.flat = _flat(kernel)
 
 
 def _remembered(kernel: Kernel) -> Kernel:

@@ -31,7 +31,7 @@ from . import compiler, dispatch, factories, kernels
 from .structured import MISS
 from .trace import current
 
-__all__ = ["compiling", "fast", "run", "watch"]
+__all__ = ["compiling", "fast", "joined", "run", "watch"]
 
 
 class _Watch:
@@ -215,7 +215,7 @@ class _Watched:
         for i, one in enumerate(described):
             lines = tuple(((file, line), share, adjoint) for file, line, share, adjoint in one["lines"])
             file, line = max(lines, key=lambda entry: entry[1])[0] if lines else ("", 0)
-            self.inner.append((Region(f"{program.title}#{i} {_joined(one['ops'])}", "kernel", tuple(one["ops"]), file, line, self.region), lines))
+            self.inner.append((Region(f"{program.title}#{i} {joined(one['ops'])}", "kernel", tuple(one["ops"]), file, line, self.region), lines))
         self.regions = [r for r, _ in self.inner]
         self.flat = _Flat()
 
@@ -297,7 +297,7 @@ class _Watched:
             append((profiler.KERNEL, region.name, start, end, (), None, 0, -1, lines))
 
 
-def _joined(ops: Sequence[str]) -> str:
+def joined(ops: Sequence[str]) -> str:
     """Names of the operations of a kernel, for people."""
     if not ops:
         return "copy"

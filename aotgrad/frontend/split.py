@@ -164,14 +164,6 @@ class SplitProgram(Program):
             found = self._jvps[active] = self.make(standard(super().pushforward(active).func))
         return found
 
-    def kernels(self) -> list[str]:
-        """Names of the compiled parts, with the calls of Python between them."""
-        return [k for part in self.parts(False)[0] for k in (part.program.kernel.meta.get("kernels", []) if hasattr(part.program, "kernel") else ["call of Python"])]
-
-    def relayouts(self) -> list[dict[str, Any]]:
-        """Changes of layout in the compiled parts."""
-        return [r for part in self.parts(False)[0] if hasattr(part.program, "kernel") for r in part.program.kernel.meta.get("relayouts", [])]
-
     def record(self, args: Sequence[Any], cls: type[Any]) -> list[Any]:
         """The call on a tape: every part is recorded on its own."""
         parts, outs, count = self.parts(True)

@@ -19,7 +19,7 @@ from aotgrad_runtime.tape import accumulator_of as _accumulator
 from aotgrad_runtime.tape import next_sequence as _sequence
 from aotgrad_runtime.tensor import Tensor, wrap
 
-from . import eager, quick, structured
+from . import eager, kernels, quick, structured
 from .program import Program, Pullback
 from .trace import _stack
 
@@ -122,6 +122,7 @@ def enter(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, traced: ob
         instance = program.kernel.instance(specs, False, npos=len(variant.leaves))
         made.function.add_instance(instance)
         state.fast.append((instance, program, made))
+        kernels.rest(program.kernel)
         _straight(state, variant, leaves, tree, traced, tape)
     return made
 
