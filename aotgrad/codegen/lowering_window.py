@@ -1,6 +1,7 @@
 """Pooling's ops as loops. Windows end where x does, so no padding is read or copied.
 
-Lanes are neighbours in the channels where these are last in memory. Else they are neighbours in the last dim of y, and each asks whether its place lies in x.
+Lanes are neighbours in the channels where these are last in memory. Else they are neighbours in the last dim of y, and each asks whether its place lies in x. Places that
+far apart are read as neighbours and sorted by shuffles.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aotgrad_runtime.dtypes import DType, bool_, int64
+from aotgrad_runtime.dtypes import DType, bool_, int32, int64
 
 from ..ir import dims
 from ..ir.core import Op, Value
@@ -26,6 +27,8 @@ from .nest import Context
 __all__ = ["windows"]
 
 _ROW = 8  # from this width on, rows of a window are summed on their own
+_COLUMNS = 4  # kernels up to so wide are written out
+_APART = 4  # places up to so far apart are read as neighbours, farther ones gathered
 
 
 def windows(cx: Context, item: Kern) -> None:
@@ -50,12 +53,22 @@ def _unit(access: Access, dim: int, size: DimLike) -> bool:
 
 @dataclass
 class _Spot:
-    """A place of a window: where it is in the array that is read, its number, and the lanes in which it is one (None: all)."""
+    """A place of a window: where that of the first lane is in the array that is read, its number, and the lanes in which it is one (None: all)."""
 
     at: Index
-    place: Any
+    place: Index
     mask: Value | None
     stride: DimLike
+    pieces: Sequence[Value] = ()  # the masks of as many vectors of neighbours that hold the places of all lanes
+
+
+@dataclass
+class _Column:
+    """One kernel place of the last dim, for lanes with windows of their own there: the place of the first lane, and masks as in ``_Spot``."""
+
+    at: Index
+    mask: Value | None
+    pieces: Sequence[Value]
 
 
 class _Windows(ImageLoops):
@@ -78,7 +91,9 @@ class _Windows(ImageLoops):
         self.single = isinstance(self.count[-1], int) and self.count[-1] == 1 and (self.adaptive or self.a["dilation"][-1] == 1)
         lines = not self.adaptive if down else not self.adaptive or self.single
         self.places = lines and not self.channels and not self.along and _unit(self.out, -1, self.shape[-1])
-        wide = max(self.dtype.itemsize, 8 if op.name == "window_argmax" else 1)
+        few_places = all(isinstance(n, int) for n in self.spatial) and dims.product(self.spatial) < 1 << 31
+        self.number = int32 if few_places else int64  # of places, while they are compared
+        wide = max(self.dtype.itemsize, self.number.itemsize if op.name == "window_argmax" else 1)
         super().__init__(cx, wide, self.shape[1] if self.channels else self.shape[-1] if self.places else self.spatial[-1] if self.along else 1)
 
     def emit(self) -> None:
@@ -135,9 +150,9 @@ class _Windows(ImageLoops):
         return out
 
     def _as_int(self, place: Any) -> Value:
-        """A place (or one per lane) as int64 in all lanes."""
+        """The number of a place (or one per lane) in all lanes."""
         k = self.kb.scalars(self.lanes)
-        return k.vector(k.from_index(place, int64))
+        return k.vector(k.from_index(place, self.number))
 
     def _zero(self, value: Any = 0, dtype: DType | None = None) -> Value:
         return self.kb.constant(value, register(dtype or self.dtype, self.lanes))
@@ -149,20 +164,25 @@ class _Down(_Windows):
     def _combined(self, b: Index, c: Index, p: list[Index], lanes: Sequence[Index], masks: Sequence[Value | None]) -> list[Value]:
         k, kind, rank = self.kb.scalars(self.lanes), self.op.name, len(self.spatial)
         ranges = [self._range(d, i) for d, i in enumerate(p)]
-        if self.places:  # each lane has a window of its own in the last dim
-            ranges.append((0, self.a["kernel"][-1], 1))
+        columns = []  # where each lane has a window of its own in the last dim: its places there, written out if they are few
+        if self.places and (wide := self.a["kernel"][-1]) > _COLUMNS:
+            ranges.append((0, wide, 1))
+        elif self.places:
+            columns = [[self._column(lane, i, mask) for lane, mask in zip(lanes, masks)] for i in range(wide)]
         least = k.identity("max", self.dtype)
-        start = {"window_max": [self._zero(least)], "window_argmax": [self._zero(least), self._zero(-1, int64)]}.get(kind, [self._zero()])
+        start = {"window_max": [self._zero(least)], "window_argmax": [self._zero(least), self._zero(self._none, self.number)]}.get(kind, [self._zero()])
         per = len(start)
 
         def step(j: list[Index], accs: list[Value]) -> list[Value]:
-            out: list[Value] = []
-            for v, (lane, mask) in enumerate(zip(lanes, masks)):
-                channel, at = self._spot_of(c, p, lane)
-                spot = self._spot(self._offset(self.given, b, channel, [0] * rank), at, j, mask)
-                x = self.load(self.given.store.mem, spot.at, spot.stride, spot.mask)
-                out += self._step(accs[v * per:(v + 1) * per], x, spot)
-            return out
+            here = [[self._column(lane, j[-1], mask) for lane, mask in zip(lanes, masks)]] if self.places and not columns else columns
+            for column in here or [[None] * len(lanes)]:
+                out: list[Value] = []
+                for v, (lane, mask, place) in enumerate(zip(lanes, masks, column)):
+                    channel, at = self._spot_of(c, p, lane)
+                    spot = self._spot(self._offset(self.given, b, channel, [0] * rank), at, j[:len(p)] if place else j, mask, place)
+                    out += self._step(accs[v * per:(v + 1) * per], self._read(spot), spot)
+                accs = out
+            return accs
 
         if self.rows and not self.places:  # each row from zero: what is added up stays alike in size
             def row(outside: list[Index], accs: list[Value]) -> list[Value]:
@@ -173,7 +193,51 @@ class _Down(_Windows):
         else:
             found = self.nested(ranges, start * len(lanes), step)
         found = found[per - 1::per]
-        return [self._divided(x) for x in found] if kind == "window_sum" else found
+        return [self._divided(x) for x in found] if kind == "window_sum" else [self._numbers(x) for x in found] if kind == "window_argmax" else found
+
+    @property
+    def _none(self) -> int:
+        """The number of no place; that of the first lane may be below 0 where others have one."""
+        return -1 << 8 * self.number.itemsize - 1
+
+    def _numbers(self, at: Value) -> Value:
+        """Numbers of places of all lanes from those relative to each lane's own."""
+        kb, k = self.kb, self.kb.scalars(self.lanes)
+        own = k.add(at, self._as_int(self.spread(0, self.a["stride"][-1]))) if self.places and self.lanes > 1 else at
+        return k.cast(k.select(k.cmp("eq", at, self._zero(self._none, self.number)), self._zero(-1, self.number), own), self.number, int64)
+
+    def _column(self, lane: Index, i: Index, mask: Value | None) -> _Column:
+        kb, a, lanes = self.kb, self.a, self.lanes
+        step, before = a["stride"][-1], kb.sub(a["low"][-1], kb.mul(i, a["dilation"][-1]))
+        first, n = kb.sub(kb.mul(lane, step), before), kb.dim(self.spatial[-1])
+
+        def valid(step: int, skipped: int) -> Value:
+            """Lanes ``step`` places apart, the first ``skipped`` after the column's first, whose place lies in x."""
+            at = kb.add(first, skipped)
+            on = kb.create_mask(self.ceil(kb.sub(n, at), step), lanes)
+            return on if isinstance(before, int) and before <= skipped else both(kb, on, kb.negate(kb.create_mask(self.ceil(kb.sub(0, at), step), lanes)))
+
+        if lanes == 1:
+            return _Column(first, inside(kb, [first], [n]), ())
+        near = step <= _APART and _unit(self.given, -1, self.spatial[-1])
+        return _Column(first, both(kb, valid(step, 0), mask), [valid(1, j * lanes) for j in range(step)] if near else ())
+
+    def _read(self, spot: _Spot) -> Value:
+        """The element of each lane."""
+        kb, mem, lanes = self.kb, self.given.store.mem, self.lanes
+        if not spot.pieces:
+            return self.load(mem, spot.at, spot.stride, spot.mask)
+        out, step = None, len(spot.pieces)
+        for j, mask in enumerate(spot.pieces):
+            part = kb.load(mem, kb.add(spot.at, j * lanes), lanes, mask)
+            if out is None:
+                out = part
+                continue
+            spots = [i * step - j * lanes for i in range(lanes)]  # where the lanes' places are in this part
+            had = [i * step if j == 1 else i for i in range(lanes)]
+            out = kb.shuffle(out, part, [lanes + q if 0 <= q < lanes else h if q < 0 else 0 for q, h in zip(spots, had)])
+        assert out is not None
+        return out
 
     def _step(self, accs: Sequence[Value], x: Value, spot: _Spot) -> list[Value]:
         kb, k, kind = self.kb, self.kb.scalars(self.lanes), self.op.name
@@ -183,7 +247,7 @@ class _Down(_Windows):
             best = k.max(accs[0], x)
             return [best if spot.mask is None else k.select(spot.mask, best, accs[0])]
         best, at = accs
-        better = k.logical("or", k.cmp("gt", x, best), k.cmp("lt", at, self._zero(0, int64)))
+        better = k.logical("or", k.cmp("gt", x, best), k.cmp("eq", at, self._zero(self._none, self.number)))
         if self.dtype.kind == "f":
             better = k.logical("or", better, k.cmp("ne", x, x))
         better = better if spot.mask is None else both(kb, better, spot.mask)
@@ -219,16 +283,14 @@ class _Down(_Windows):
         start, step = kb.sub(kb.mul(p, self.a["stride"][d]), self.a["low"][d]), self.a["dilation"][d]
         return kb.max(0, self.ceil(kb.sub(0, start), step)), kb.min(self.a["kernel"][d], self.ceil(kb.sub(n, start), step)), 1
 
-    def _spot(self, base: Index, p: Sequence[Index], j: Sequence[Index], mask: Value | None) -> _Spot:
+    def _spot(self, base: Index, p: Sequence[Index], j: Sequence[Index], mask: Value | None, column: _Column | None) -> _Spot:
         kb, a = self.kb, self.a
         at = list(j) if self.adaptive else [kb.add(kb.sub(kb.mul(i, s), lo), kb.mul(q, d)) for i, s, lo, q, d in zip(p, a["stride"], a["low"], j, a["dilation"])]
+        at = at if column is None else [*at, column.at]
         offset = self.at(base, *zip(at, self.given.strides[2:]))
-        if not self.places:
+        if column is None:
             return _Spot(offset, self._number(at), mask, self.given.strides[1])
-        step = a["stride"][-1]
-        lanes = self.spread(at[-1], step)
-        valid = inside(kb, [lanes], [kb.dim(self.spatial[-1])])
-        return _Spot(offset, self.spread(self._number(at), step), both(kb, valid, mask), self.given.strides[-1] * step)
+        return _Spot(offset, self._number(at), column.mask, self.given.strides[-1] * a["stride"][-1], column.pieces)
 
 
 class _Up(_Windows):
