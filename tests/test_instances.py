@@ -56,3 +56,11 @@ def test_instances_are_few_and_only_where_they_help(monkeypatch: pytest.MonkeyPa
     for n in range(5):
         g(np.ones(n))
     assert g.cache_info().variants == 1
+
+
+def test_pooling_takes_instances() -> None:
+    f = ag.compile(lambda x: ag.max_pool2d(x, 2))
+    for size, variants in ((6, 2), (40, 3), (41, 4), (6, 4)):
+        x = np.random.default_rng(size).normal(size=(1, 2, size, size))
+        np.testing.assert_array_equal(f(x), ag.max_pool2d(ag.tensor(x), 2).numpy())
+        assert (f.cache_info().traces, f.cache_info().variants) == (1, variants)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import native_table
@@ -16,11 +17,15 @@ import optable
 import oracles
 import pytest
 import test_control
+import test_conv_kernels
+import test_pooling
+from lowering_harness import Program
 
-from aotgrad.codegen import lower
+from aotgrad.codegen import lower, lowering_conv, lowering_window
+from aotgrad.codegen.conv import taps
 from aotgrad.codegen.kernel import ScalarBuilder
 from aotgrad.codegen.kernel_core import KernelBuilder
-from aotgrad.ir import TensorType, opdef
+from aotgrad.ir import TensorType, interp, opdef
 from aotgrad.ir.transforms import control, differentiate
 from aotgrad_runtime.dtypes import as_dtype
 from aotgrad_runtime.errors import AotgradError
@@ -65,6 +70,20 @@ def kink(name: str) -> Check:
 
 def compiled_kink(name: str) -> Check:
     return lambda: oracles.check_kink(next(k for k in oracles.KINKS if k.name == name), native_table.run_compiled)
+
+
+def conv_kernels() -> None:
+    test_conv_kernels.check_all([test_conv_kernels.spec(kind, channels=5, padding=((1, 1), (1, 1))) for kind in ("forward", "input_grad")], "native")
+
+
+def conv_loops() -> None:
+    op, sample = next((op, s) for op, s in optable.rows() if op.name == "conv")
+    func, args = optable.func_of(op, sample)
+    np.testing.assert_allclose(Program(func)(*args), interp.run(func, *args)[0], rtol=1e-12)
+
+
+def long_rows() -> None:
+    test_pooling.test_long_rows_of_known_sizes(np.float32)
 
 
 def scan() -> None:
@@ -239,6 +258,33 @@ def _take_first_dim(b: Any, ct: Any, op: Any) -> dict[int, Any]:
     return {0: b.scatter_add(b.zeros(x), op.operands[1], moved, dim=0)}
 
 
+def _padding_turned(b: Any, ct: Any, x: Any, op: Any) -> Any:
+    """Padding of the other side in the gradient of a convolution's weights."""
+    turned = {**op.attrs, "padding": tuple(p[::-1] for p in op.attrs["padding"])}
+    return CONV.transposes[1](b, ct, x, SimpleNamespace(attrs=turned, operands=op.operands))
+
+
+def _undivided(b: Any, ct: Any, op: Any) -> dict[int, Any]:
+    return {0: b.window_spread(ct, spatial=op.operands[0].shape[2:], **{k: op.attrs[k] for k in ("kernel", "stride", "low", "dilation")})}
+
+
+def _one_short(true: Any) -> Any:
+    def valid(self: Any, t: int) -> tuple[int, int]:
+        low, high = true(self, t)
+        return low, max(low, high - (self.count > 1 and t == len(self.taps) - 1))
+
+    return valid
+
+
+def _all_inside(true: Any) -> Any:
+    def inside(self: Any, d: int, start: Any, step: int, count: Any) -> Any:
+        first, last, by = true(self, d, start, step, count)
+        return self.kb.min(self.kb.add(first, 1), last), last, by
+
+    return inside
+
+
+CONV: Any = opdef.get("conv").derivative
 LINEAR = {name: opdef.get(name).derivative for name in ("where", "insert", "cumsum", "scatter", "add", "sub", "concatenate")}
 TRUE: dict[str, Any] = {name: d.transpose for name, d in LINEAR.items()}  # type: ignore[union-attr]
 LOWER: dict[str, Any] = {name: opdef.get(name).lower for name in ("slice",)}
@@ -277,6 +323,8 @@ FAULTS = [
               (derivatives("scatter"), kink("repeated writes"))),
     Fault("concatenate transposed in reverse order", transpose("concatenate", lambda b, ct, op: TRUE["concatenate"](b, b.neg(ct), op)), (derivatives("concatenate"),)),
     Fault("sub transposed as add", transpose("sub", TRUE["add"]), (derivatives("sub"),)),
+    Fault("padding on the other side in the gradient of weights", derivative("conv", transposes=(CONV.transposes[0], _padding_turned)), (derivatives("conv"),)),
+    Fault("a mean transposed as a sum", transpose("window_sum", _undivided), (derivatives("window_sum"), derivatives("avg_pool2d"))),
     # Running values, reductions, control flow.
     Fault("cumsum transposed in its own direction",
           transpose("cumsum", lambda b, ct, op: {0: b.cumsum(ct, dim=op.attrs["dim"], exclusive=op.attrs["exclusive"], reverse=op.attrs["reverse"])}),
@@ -305,6 +353,12 @@ FAULTS = [
     Fault("a stride dropped in a view", entry("slice", lower=opdef.View(_view_steps(LOWER["slice"].fn))), (native("slice"),)),
     Fault("the last element left out of a masked rest", replaced(KernelBuilder, "create_mask", _short_mask), (native("tanh"), native("sum"), native("tanh", np.float32))),
     Fault("a product that starts from 0", replaced(ScalarBuilder, "identity", _identity), (native("prod"),)),
+    Fault("the first place of every window left out of a convolution", replaced(lowering_conv._Loops, "_inside", _all_inside), (conv_loops,)),
+    Fault("a tap that ends a position early", replaced(taps.Axis, "valid", _one_short), (conv_kernels,)),
+    Fault("places of windows counted from the first lane's", replaced(lowering_window._Down, "_own", lambda true: lambda self, at: at),
+          (long_rows, native("window_argmax"))),
+    Fault("windows of neighbouring lanes not told apart", replaced(lowering_window._Up, "_near", lambda true: lambda self, b, c, q, lane, acc: true(
+        self, b, c, q, self.kb.add(lane, self.lanes), acc)), (long_rows,)),
     Fault("a layout read as row-major", replaced(lower, "dense", _row_major), (layouts("add"), layouts("sum"), layouts("softmax"))),
 ]
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from ..ir import dims
 from ..ir.core import Op, Value
+from ..ir.dims import DimLike
 from ..ir.types import TensorType
 from .access import Access
 from .bufferise import Store, dense
 from .guards import both, inside
 from .image_loops import ImageLoops
 from .kernel import Index, register
-from .lowering_index import elementwise
+from .lowering_index import as_size, elementwise
 from .nest import Context
 
 __all__ = ["at_places"]
@@ -51,7 +52,7 @@ class _Places(ImageLoops):
 
     def emit(self) -> None:
         """The whole."""
-        cx, kb = self.cx, self.kb
+        cx = self.cx
         live = [d for d, n in enumerate(self.image.shape) if n != 1]
         if not _flat(self.image, self.there):
             self.temp = cx.work.take(self.dtype, self.image.size)
@@ -59,22 +60,34 @@ class _Places(ImageLoops):
             places = [(a.store, (a.base, {d: a.strides[d] for d in live})) for a in (self.there, packed)]
             elementwise(cx, self.image.shape, places[:1], lambda k, v: v, places[1])
             self.there = packed
-        if self.put:
-            home = (self.there.store, (self.there.base, {d: self.there.strides[d] for d in live}))
-            elementwise(cx, self.image.shape, [], lambda k: k.const(0, self.dtype), home)
         n, c, *rest = self.shape
         lead = [n] if self.channels else [n, c]
         inner = rest if self.channels or not self.wide else rest[:-1]
         cost = 4 * dims.product(rest) * (c if self.channels else 1)
-        with self.over(lead, cost) as (b, *channel), self.over(inner) as at:
-            def several(first: Index, masks: Sequence[Value | None]) -> None:
-                for v, mask in enumerate(masks):
-                    self._one(b, channel[0] if channel else 0, at, kb.add(first, v * self.lanes), mask)
-
-            self.vectors(several)
+        with self.over(lead, cost) as (b, *channel):
+            if self.put:
+                self._clear(b, *channel)
+            self._all(b, channel[0] if channel else 0, inner)
         if self.temp is not None:
             cx.work.give_back(self.temp)
         cx.report.append({"kind": self.op.name, "lanes": "channels" if self.channels else "places" if self.lanes > 1 else "none"})
+
+    def _clear(self, b: Index, *channel: Index) -> None:
+        """Zeros in one image, or one channel of it: what is added soon after finds them in the cache."""
+        given = 1 + len(channel)
+        base = self.at(self.there.base, *zip((b, *channel), self.there.strides))
+        home = (as_size(self.cx, base), {d - given: s for d, s in enumerate(self.there.strides) if d >= given and self.image.shape[d] != 1})
+        elementwise(self.cx, self.image.shape[given:], [], lambda k: k.const(0, self.dtype), (self.there.store, home))
+
+    def _all(self, b: Index, channel: Index, inner: Sequence[DimLike]) -> None:
+        """Every place of one image, or one channel of it."""
+        kb = self.kb
+        with self.over(inner) as at:
+            def several(first: Index, masks: Sequence[Value | None]) -> None:
+                for v, mask in enumerate(masks):
+                    self._one(b, channel, at, kb.add(first, v * self.lanes), mask)
+
+            self.vectors(several)
 
     def _one(self, b: Index, c: Index, at: Sequence[Index], lane: Index, mask: Value | None) -> None:
         """One vector of places."""

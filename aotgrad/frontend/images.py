@@ -13,6 +13,7 @@ __all__ = ["generic", "laid_out", "order_of"]
 
 
 _HOT = 1 << 20  # operations per image from which on a convolution gets a kernel for its own sizes
+_LARGE = 1 << 10  # places of an image from which on pooling does: they are counted in 32 bits then
 _ARRAYS = {"conv": "xwy", "conv_input_grad": "ywx", "conv_weight_grad": "xyw"}
 
 
@@ -39,15 +40,25 @@ def generic(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]
     return _window(op) if op.name.startswith("window_") else _convolution(op)
 
 
+def _large(op: Op) -> bool:
+    """Whether pooling had better have a kernel for its own sizes."""
+    places = [dims.product(v.type.shape[2:]) for v in (op.operands[0], op.result)]
+    return all(isinstance(n, int) for n in places) and max(places) >= _LARGE
+
+
 def _window(op: Op) -> tuple[tuple[TensorType, ...], tuple[tuple[str, Any], ...]]:
     attrs, given, made = dict(op.attrs), op.operands[0].type, op.result.type
     lead = (dims.symbol("n"), dims.symbol("c"))
     at = tuple(dims.symbol(f"s{i}") for i in range(given.rank - 2))
+    if op.name == "window_put" and _large(op):
+        return tuple(TensorType((*lead, *o.type.shape[2:]), o.type.dtype) for o in op.operands), tuple(attrs.items())
     if op.name in ("window_pick", "window_put"):
         first = (*lead, *at)
         second = first if op.name == "window_put" else (*lead, *(dims.symbol(f"p{i}") for i in range(len(at))))
         return tuple(TensorType(shape, o.type.dtype) for shape, o in zip((first, second), op.operands)), tuple(attrs.items())
     sizes, others = given.shape[2:], made.shape[2:]
+    if _large(op):
+        return (TensorType((*lead, *sizes), given.dtype),), tuple(attrs.items())
     if attrs["kernel"] and (made if "count" in attrs else given).shape[-1] != 1:  # of one window, all sizes are known
         pairs = zip(at, sizes, others, attrs["stride"])
         if "count" in attrs:  # as many positions as here, and as the same remainder gives at other sizes

@@ -117,10 +117,10 @@ _INSTANCES = 8
 
 
 def with_sizes(variant: Variant, leaves: Sequence[Any]) -> Variant | None:
-    """An instance of a trace for the sizes of these leaves, where kernels of its ops are made for sizes (convolutions); None where it stays as it is."""
+    """An instance of a trace for the sizes of these leaves, where kernels of its ops are made for sizes (convolutions, pooling); None where it stays as it is."""
     if variant.general is not None or variant.instances >= _INSTANCES or not variant.func.symbols():
         return None
-    if not any(op.name.startswith("conv") for op in walk(variant.func.body)):
+    if not any(op.name.startswith(("conv", "window_")) for op in walk(variant.func.body)):
         return None
     env: dict[str, dims.DimLike] = {}
     for leaf in variant.leaves:

@@ -1,6 +1,7 @@
 """Windows over images: what pooling is made of. Six ops, of which four are linear and two pairs of transposes:
 
-``window_sum`` and ``window_spread``; ``window_pick`` (elements at given places) and ``window_put``; ``window_max``; ``window_argmax``, which gives places.
+``window_sum`` and ``window_spread``; ``window_pick`` (an element of each window, at a given place) and ``window_put``; ``window_max``; ``window_argmax``, which gives
+places.
 
 x is [N, C, *S], y is [N, C, *P]. The window of p holds the places ``p * stride - low + k * dilation`` for k below ``kernel`` that lie in x; with an empty ``kernel`` the
 windows are adaptive: from ``p * S // P`` to ``((p + 1) * S - 1) // P``, which share x out as evenly as can be. A place is counted row by row over S.
@@ -58,6 +59,7 @@ def _spread_rule(types: Types, a: Attrs) -> Types:
 
 def _pick_rule(types: Types, a: Attrs) -> Types:
     x, at = types
+    _check("window_pick", x, at.shape[2:], a)
     if at.rank != x.rank or at.shape[:2] != x.shape[:2] or at.dtype is not int64:
         raise AotgradTypeError(f"window_pick: the places {at} should be int64, of the batch and channels of {x}")
     return (TensorType(at.shape, x.dtype, _same_layout(x)),)
@@ -65,8 +67,9 @@ def _pick_rule(types: Types, a: Attrs) -> Types:
 
 def _put_rule(types: Types, a: Attrs) -> Types:
     y, at = types
-    if at.shape != y.shape or at.dtype is not int64 or len(a["spatial"]) != y.rank - 2:
-        raise AotgradTypeError(f"window_put: the places {at} should be int64, of the shape of {y}, and spatial needs {y.rank - 2} sizes")
+    _check("window_put", y, a["spatial"], a)
+    if at.shape != y.shape or at.dtype is not int64:
+        raise AotgradTypeError(f"window_put: the places {at} should be int64, of the shape of {y}")
     return (TensorType((*y.shape[:2], *a["spatial"]), y.dtype, _same_layout(y)),)
 
 
@@ -125,13 +128,13 @@ def _inside(at: Any, size: int) -> tuple[Any, Any]:
     return on, (*np.indices(at.shape[:2]).reshape(2, *at.shape[:2], *[1] * (at.ndim - 2)), np.where(on, at, 0))
 
 
-def _pick_ref(x: Any, at: Any) -> Any:
+def _pick_ref(x: Any, at: Any, **a: Any) -> Any:
     flat = x.reshape(*x.shape[:2], int(np.prod(x.shape[2:])))
     on, where = _inside(at, flat.shape[2])
     return np.where(on, flat[where], 0) if on.any() else np.zeros(at.shape, x.dtype)
 
 
-def _put_ref(y: Any, at: Any, spatial: Any) -> Any:
+def _put_ref(y: Any, at: Any, spatial: Any, **a: Any) -> Any:
     out = np.zeros((*y.shape[:2], int(np.prod(spatial))), y.dtype)
     on, where = _inside(at, out.shape[2])
     if on.any():
@@ -147,7 +150,8 @@ def _shared(op: Any) -> dict[str, Any]:
 
 def _max_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
     at = b.window_argmax(ins[0], **attrs)
-    return lambda lb, tangents: (lb.window_pick(tangents[0], at),)
+    window = {k: attrs[k] for k in _WINDOW}
+    return lambda lb, tangents: (lb.window_pick(tangents[0], at, **window),)
 
 
 # shape of x, kernel, stride, low, dilation, positions: windows that overlap, leave gaps, reach over the edge; adaptive ones that divide or do not
@@ -165,7 +169,7 @@ def _samples(kind: str) -> Callable[[], Iterable[Sample]]:
             x, y = rng.permuted(np.arange(float(np.prod(shape)))).reshape(shape) / 7.0, rng.normal(size=(*shape[:2], *count))  # no ties, and no near ones
             at = _reduced("argmax")(x, count=count, **window)
             operands = {"down": (x,), "sum": (x,), "spread": (y,), "pick": (x, at), "put": (y, at)}[kind]
-            sizes = {"pick": {}, "put": {"spatial": shape[2:]}, "spread": {"spatial": shape[2:], **window}}.get(kind, {"count": count, **window})
+            sizes = {"pick": window, "put": {"spatial": shape[2:], **window}, "spread": {"spatial": shape[2:], **window}}.get(kind, {"count": count, **window})
             if kind in ("sum", "spread") and len(shape) == 4:
                 sizes = {**sizes, "divide": 3}
             yield Sample(operands, sizes, f"{shape}{kernel}{count}")
@@ -186,13 +190,14 @@ register(OpDef(
     _down("window_argmax", int64), _reduced("argmax"), Zero(), Kernel("window"), {"count": REQUIRED, **_WINDOW}, _samples("down"), batch=fold_images,
     layouts="channels_last"))
 register(OpDef(
-    "window_pick", "The elements of x [N, C, *S] at places [N, C, *count] of their images (0 where there is no such place).", ("x", "at"), _pick_rule, _pick_ref,
-    Linear(lambda b, ct, op: {0: b.window_put(ct, op.operands[1], spatial=op.operands[0].shape[2:])}, (0,)), Kernel("window"), {}, _samples("pick"),
+    "window_pick", "The elements of x [N, C, *S] at places [N, C, *count], each in its window (0 where the place is -1).", ("x", "at"), _pick_rule, _pick_ref,
+    Linear(lambda b, ct, op: {0: b.window_put(ct, op.operands[1], spatial=op.operands[0].shape[2:], **_shared(op))}, (0,)), Kernel("window"), _WINDOW, _samples("pick"),
     batch=fold_images, layouts="channels_last"))
 register(OpDef(
-    "window_put", "Each y [N, C, *count] added at its place in [N, C, *spatial]; repeated places add up.", ("y", "at"), _put_rule, _put_ref,
-    Linear(lambda b, ct, op: {0: b.window_pick(ct, op.operands[1])}, (0,)), Kernel("window"), {"spatial": REQUIRED}, _samples("put"), batch=fold_images,
-    layouts="channels_last"))
+    "window_put", "Each y [N, C, *count] added at its place in [N, C, *spatial], which is in its window (or -1: nowhere); repeated places add up.",
+    ("y", "at"), _put_rule, _put_ref,
+    Linear(lambda b, ct, op: {0: b.window_pick(ct, op.operands[1], **_shared(op))}, (0,)), Kernel("window"), {"spatial": REQUIRED, **_WINDOW}, _samples("put"),
+    batch=fold_images, layouts="channels_last"))
 register(OpDef(
     "window_max", "The largest element of each window; NaN wins; the derivative goes where ``window_argmax`` points; over nothing, the least number.", ("x",),
     _down("window_max"), _reduced("max"), Linearize(_max_linearize), Kernel("window"), {"count": REQUIRED, **_WINDOW}, _samples("down"), batch=fold_images,
