@@ -13,6 +13,8 @@ import pytest
 import aotgrad as ag
 
 F = Callable[..., Any]
+functional: Any = ag.nn.functional
+WRAPS: tuple[F, ...] = (lambda f: f, ag.compile)
 
 
 def gradients(f: F, *xs: Any) -> list[Any]:
@@ -76,6 +78,11 @@ def test_g07_five_derivatives_of_x4() -> None:
 
 def test_g08_abs_at_zero() -> None:
     expect(lambda x: ag.sum(ag.abs(x)), a(0), [0])
+
+
+def test_g10_hypot_far_below_one() -> None:
+    expect(lambda x, y: ag.hypot(x, y), (1e-200, 1e-200), (math.sqrt(0.5), math.sqrt(0.5)))
+    assert float(ag.compile(ag.hypot)(1e-200, 1e-200)) == pytest.approx(math.sqrt(2) * 1e-200, rel=1e-15)
 
 
 def test_g11_std_of_one_element() -> None:
@@ -152,9 +159,43 @@ def test_g26_floor_round_sign() -> None:
     expect(f, a(0.5, -1.2, 0), [0, 0, 0])
 
 
+def test_g27_max_pool_of_nan() -> None:
+    for wrap in WRAPS:
+        assert np.isnan(wrap(lambda x: functional.max_pool1d(x, 2))(a(math.nan, 0).reshape(1, 1, 2)))
+
+
+def test_g28_max_pool_of_minus_infinities() -> None:
+    x = a(-math.inf, -math.inf).reshape(1, 1, 2)
+    expect(lambda x: functional.max_pool1d(x, 2).sum(), x, [[[1, 0]]])
+    assert ag.compile(lambda x: functional.max_pool1d(x, 2))(x) == -math.inf
+
+
+def test_g29_window_wholly_in_padding() -> None:
+    pool: F = lambda x, stride, ceil_mode: functional.max_pool2d(x, 3, padding=1, dilation=2, stride=stride, ceil_mode=ceil_mode)
+    for wrap in (lambda f: f, ag.compile(static=(1, 2))):
+        with pytest.raises(ag.AotgradError, match="padding=1 with dilation=2"):
+            wrap(pool)(np.zeros((1, 1, 1, 8)), 6, True)
+        np.testing.assert_array_equal(wrap(pool)(np.arange(24.0).reshape(1, 1, 3, 8), 1, False), [[[[11, 12, 13, 14, 15, 14]]]])
+
+
 def test_g30_gather_with_repeated_indices() -> None:
     c = a(0.2, 0.3)
     expect(lambda x: ag.sum(x[np.array([0, 0])] * c), a(7.0), [0.5])
+
+
+def test_g31_read_modify_write_with_repeated_indices() -> None:
+    def f(y: Any) -> Any:
+        y = y * 1.0
+        y[[0, 0]] += y[[0, 0]]
+        return y.sum()
+
+    assert [float(wrap(f)(a(3))) for wrap in WRAPS] == [6, 6]
+    expect(f, a(3), [2])
+
+
+def test_g32_scatter_with_an_empty_index() -> None:
+    index = np.zeros((0, 3), np.int64)
+    expect(lambda x, source: ag.sum(ag.scatter(x, 0, index, source)), (np.ones((2, 3)), np.ones((2, 3))), (np.ones((2, 3)), np.zeros((2, 3))))
 
 
 def test_g33_in_place_add_to_a_column_of_a_copy() -> None:
@@ -193,6 +234,42 @@ def test_g38_non_contiguous_cotangent() -> None:
     expect(lambda x: ag.sum(ag.transpose(ag.nn.functional.pad(x, (1, 1, 1, 1)), 0, 1) * c), np.ones((2, 2)), [[5, 9], [6, 10]])
 
 
+def test_g39_formats_that_are_both_true() -> None:
+    for shape in ((2, 1, 4, 4), (2, 3, 1, 1)):
+        assert all(ag.zeros(*shape).is_contiguous(memory_format=m) for m in (ag.contiguous_format, ag.channels_last))
+    x, w = np.random.default_rng(0).normal(size=(2, 1, 4, 4)), np.random.default_rng(1).normal(size=(3, 1, 2, 2))
+    found = [wrap(functional.conv2d)(ag.tensor(x).contiguous(memory_format=m), ag.tensor(w).contiguous(memory_format=n))
+             for wrap in WRAPS for m in (ag.contiguous_format, ag.channels_last) for n in (ag.contiguous_format, ag.channels_last)]
+    for y in found[1:]:
+        np.testing.assert_allclose(y.numpy(), found[0].numpy(), rtol=1e-13)
+
+
+def test_g40_tail_columns_of_a_strided_convolution() -> None:
+    for wrap in WRAPS:
+        slope = wrap(ag.grad(lambda x, w: functional.conv2d(x, w, stride=3, padding=1).sum()))(np.ones((1, 9, 32, 32)), np.ones((3, 9, 5, 5)))
+        np.testing.assert_array_equal(slope[0, 0, 0, 26:], [6, 6, 3, 3, 3, 0])
+
+
+def test_g41_stride_larger_than_the_kernel() -> None:
+    right = np.zeros((1, 1, 5, 5))
+    right[..., ::3, ::3] = 1
+    expect(lambda x: functional.conv2d(x, np.ones((1, 1, 1, 1)), stride=3).sum(), np.ones((1, 1, 5, 5)), right)
+
+
+def test_g42_batch_norm_in_eval_mode() -> None:
+    mean, var = ag.zeros(3, dtype=ag.float64), ag.full((3,), 4.0, dtype=ag.float64)
+    for wrap in WRAPS:
+        slope = wrap(ag.grad(lambda x: functional.batch_norm(x, mean, var, 2 * ag.ones(3, dtype=ag.float64), None, False, 0.1, 0.0).sum()))(ag.tensor(np.ones((4, 3))))
+        np.testing.assert_array_equal(slope.numpy(), np.ones((4, 3)))
+    assert mean.tolist() == [0, 0, 0] and var.tolist() == [4, 4, 4]
+
+
+def test_g43_batch_norm_in_training_of_a_sum() -> None:
+    f: F = lambda x: functional.batch_norm(x, None, None, training=True, eps=1e-12).sum()
+    for wrap in WRAPS:
+        np.testing.assert_allclose(wrap(ag.grad(f))(ag.tensor(a(1, 2, 4).reshape(3, 1))).numpy(), 0, atol=1e-15)
+
+
 def test_g44_integer_argument_beside_a_float_one() -> None:
     i = np.array([0, 2], np.int32)
     g: F = ag.grad(lambda x, k: ag.sum(x[k]))
@@ -220,6 +297,34 @@ def test_g48_float64_by_default() -> None:
         assert np.asarray(out).dtype == np.float64 and float(out) == 1.0 + 1e-12
 
 
+@pytest.mark.parametrize("written", [lambda x: 1 / (ag.exp(-x) + 1), ag.sigmoid])
+def test_g51_overwriting_part_of_a_value_already_used(written: F) -> None:
+    def f(x: Any) -> Any:
+        b = written(x)
+        b[1] = 2
+        return b.sum()
+
+    s = 1 / (1 + np.exp(-a(1, 3)))
+    expect(f, a(1, 2, 3), [s[0] * (1 - s[0]), 0, s[1] * (1 - s[1])], 1e-13)
+
+
+def test_g52_relu_then_in_place_relu() -> None:
+    for wrap in WRAPS:
+        assert wrap(ag.grad(lambda x: functional.relu(functional.relu(x), inplace=True).sum()))(ag.tensor([-1.0, 2.0])).tolist() == [0, 1]
+
+
+def test_g54_backward_hook_after_the_first_compiled_call() -> None:
+    layer = ag.nn.Linear(3, 3, bias=False)
+    with ag.no_grad():
+        layer.weight.copy_(ag.eye(3))
+    run, x = ag.compile(layer), ag.ones(3, requires_grad=True)
+    run(x).sum().backward()
+    layer.register_full_backward_hook(lambda module, grad_input, grad_output: (2 * grad_input[0],))
+    x.grad = None
+    run(x).sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
+
+
 def test_g55_backward_twice() -> None:
     x = ag.tensor(3.0, dtype=ag.float64, requires_grad=True)
     y = x ** 2
@@ -231,6 +336,17 @@ def test_g55_backward_twice() -> None:
     y.backward(retain_graph=True)
     y.backward()
     assert float(x.grad) == 12
+
+
+def test_g58_while_loop_in_eager() -> None:
+    def f(x: Any) -> Any:
+        while x > 1:
+            x = x * 0.5
+        return x
+
+    for h in (f, lambda x: ag.while_loop(lambda x: x > 1, lambda x: x * 0.5, x)):
+        assert float(h(10.0)) == 0.625
+        assert [float(v) for v in (ag.grad(h)(10.0), ag.jvp(h, (10.0,), (1.0,))[1])] == [0.0625, 0.0625]
 
 
 def test_g59_loop_carried_write() -> None:
@@ -273,6 +389,11 @@ def test_g61_threads() -> None:
     for t in threads:
         t.join()
     assert bad == []
+
+
+def test_g62_targets_that_are_no_probabilities() -> None:
+    with pytest.raises(ag.AotgradError, match="target should be between 0 and 1"):
+        functional.binary_cross_entropy(ag.ones(3), ag.full((3,), 1.5))
 
 
 def test_g63_gradient_of_a_scan_that_updates_a_row_is_linear_in_its_length() -> None:

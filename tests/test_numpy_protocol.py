@@ -48,6 +48,14 @@ ONE: dict[str, Callable[[Any], Any]] = {
     "trapezoid_x": lambda x: np.trapezoid(x[0], np.linspace(0, 1, 4)),
     "weights": lambda x: np.average(x, axis=1, weights=np.arange(4.0)), "append": lambda x: np.append(x, 1.0), "float_power": lambda x: np.power(x, 3),
     "logical": lambda x: np.logical_and(x > 0.3, x < 0.7),
+    "array_split": lambda x: np.array_split(x, 3, axis=1)[1], "hsplit": lambda x: np.hsplit(x, 2)[1], "vsplit": lambda x: np.vsplit(x, 3)[2],
+    "dsplit": lambda x: np.dsplit(x[None], 2)[1], "unstack": lambda x: np.unstack(x, axis=1)[2], "astype_function": lambda x: np.astype(x, np.float32),
+    "rot90": lambda x: np.rot90(x), "rot180": lambda x: np.rot90(x, 2), "rot270_axes": lambda x: np.rot90(x[None], -1, (2, 1)),
+    "matrix_transpose": lambda x: np.matrix_transpose(x), "atleast_3d": lambda x: np.atleast_3d(x) * np.atleast_3d(x[0])[:, :1],
+    "select": lambda x: np.select([x > 0.6, x > 0.4], [x * x, 1.5], 3 * x), "polyval": lambda x: np.polyval([1, 2, 3], x),
+    "nansum": lambda x: np.nansum(np.where(x > 0.5, x, np.nan), axis=1), "nanmean": lambda x: np.nanmean(np.where(x > 0.3, x, np.nan)),
+    "nanmax": lambda x: np.nanmax(np.where(x > 0.3, x, np.nan), axis=0), "nanmin": lambda x: np.nanmin(x, keepdims=True), "nanprod": lambda x: np.nanprod(x, axis=0),
+    "mean_where": lambda x: np.mean(x, where=x < 5, axis=0), "max_where": lambda x: np.max(x, where=x > 0.4, initial=0),
     "bits": lambda x: (x > 0.3) & (x < 0.7) | ~(x > 0.1), "shape": lambda x: x * np.shape(x)[0] * np.ndim(x), "astype": lambda x: x.astype(np.float32),
 }
 TWO: dict[str, Callable[[Any, Any], Any]] = {
@@ -56,6 +64,10 @@ TWO: dict[str, Callable[[Any, Any], Any]] = {
                                             "not_equal", "vdot")},
     "dot": lambda x, y: np.dot(x, y.T), "dot_vec": lambda x, y: np.dot(x[0], y[1]), "matmul": lambda x, y: np.matmul(x, y.T), "inner": lambda x,
     y: np.inner(x[0], y[0]), "einsum": lambda x, y: np.einsum("ij,kj->ik", x, y),
+    "vecdot": lambda x, y: np.vecdot(x, y), "vecdot_axis": lambda x, y: np.linalg.vecdot(x, y, axis=0), "matvec": lambda x, y: np.matvec(x, y[0]),
+    "vecmat": lambda x, y: np.vecmat(x[:, 0], y), "vdot_2d": lambda x, y: np.vdot(x, y.T.copy() if isinstance(y, np.ndarray) else y.T),
+    "einsum_lists": lambda x, y: np.einsum(x, [0, 1], y, [2, 1], [2, 0]), "einsum_lists_implicit": lambda x, y: np.einsum(x, [0, 30], y, [5, 30]),
+    "einsum_lists_dots": lambda x, y: np.einsum(x, [..., 1], y, [..., 1], [1, ...]),
     "tensordot": lambda x, y: np.tensordot(x, y, axes=([0], [0])), "dot_nd": lambda x, y: np.dot(np.stack([x, x]), np.stack([y.T, y.T])), "where": lambda x,
     y: np.where(x > y, x, y), "concat": lambda x, y: np.concatenate((x, y)),
 }
@@ -166,6 +178,32 @@ def test_what_is_not_there_says_so(make: Callable[[Any], Any], name: str) -> Non
     for call in (lambda: ag.grad(lambda x: np.sum(make(x)))(X), lambda: ag.compile(make).trace(X)):
         with pytest.raises(ag.AotgradTypeError, match=rf"test_numpy_protocol.py:\d+.*{name.replace('.', '[.]')}"):
             call()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_])
+@pytest.mark.parametrize("f", [
+    lambda x: np.mean(x, where=x < 7), lambda x: np.max(x, initial=0), lambda x: np.max(x, where=x > 1, initial=0), lambda x: np.polyval([1, 2, 3], x),
+    lambda x: np.select([x > 1], [x], 0), lambda x: np.vecdot(x, x), lambda x: np.vdot(x, x), lambda x: np.average(x, weights=x), lambda x: np.nansum(x),
+    lambda x: np.meshgrid(x[0], x[0]), lambda x: np.split(x, 2, axis=1), lambda x: np.array_split(x, 3), lambda x: np.unstack(x),
+], ids=["mean_where", "max", "max_where", "polyval", "select", "vecdot", "vdot", "average", "nansum", "meshgrid", "split", "array_split", "unstack"])
+def test_dtypes_and_containers_are_numpys(f: Callable[[Any], Any], dtype: Any) -> None:
+    x = (10 * X).astype(dtype)
+    want, got = f(x), ag.compile(f)(x)
+    assert type(got) is type(want)
+    for g, w in zip(*((v if isinstance(v, (list, tuple)) else [v]) for v in (got, want)), strict=True):
+        assert g.dtype == w.dtype
+        np.testing.assert_allclose(g, w, rtol=1e-6)
+
+
+def test_an_average_of_infinities_has_finite_weights() -> None:
+    x, w = np.array([[1.0, np.inf], [3.0, 5.0]]), np.array([1.0, 3.0])
+    np.testing.assert_array_equal(ag.compile(lambda x: np.average(x, axis=0, weights=w))(x), np.average(x, axis=0, weights=w))
+
+
+def test_indices_of_einsum_that_are_no_indices() -> None:
+    for wrong in ([0, 52], [0, -1], [0, "j"]):
+        with pytest.raises(ag.AotgradValueError, match="no list of indices"):
+            ag.einsum(ag.tensor(X), wrong)
 
 
 def test_unknown_arguments_are_named() -> None:

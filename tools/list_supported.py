@@ -102,7 +102,7 @@ def _methods() -> tuple[list[str], list[str]]:
 
 def _numpy() -> list[str]:
     """NumPy's own names that tensors and traced values are accepted by."""
-    known = {*NUMPY, *numpy_protocol._FUNCTIONS, *getattr(numpy_protocol, "_BITS", ()), "positive", "conjugate"}
+    known = {*NUMPY, *numpy_protocol._FUNCTIONS, *numpy_protocol._BITS, *numpy_protocol._PRODUCTS, "positive", "conjugate"}
     return sorted(n for n in known if _in_numpy(n))
 
 

@@ -204,6 +204,7 @@ class Public:
     def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any, node_name: str | None = None) -> None:
         self.op, self.name, self.canon, self.text = op, name, canon, signature
         self.node_name = node_name or op.node_name
+        self.respell = op.front.respell if op.front else None
 
     @functools.cached_property
     def layout(self) -> _Layout:
@@ -236,6 +237,8 @@ class Public:
         """Arguments by parameter name; NumPy's spellings (axis, keepdims, ddof) are understood."""
         layout = self.layout
         names = layout.positional
+        if self.respell is not None:
+            args = self.respell(args)
         bound: dict[str, Any] = dict(zip(names, args))
         if len(args) > len(names):
             if layout.star is None:

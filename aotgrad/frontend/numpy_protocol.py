@@ -21,6 +21,7 @@ __all__ = ["array_function", "array_ufunc"]
 
 _REDUCE = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
 _ACCUMULATE = {"add": "cumsum", "multiply": "cumprod"}
+_PRODUCTS = {"vecdot": "...i,...i->...", "matvec": "...ij,...j->...i", "vecmat": "...i,...ij->...j"}
 _BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not"}
 
 
@@ -63,6 +64,8 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             name = _BITS[name]
         elif name in ("invert", "bitwise_not"):
             return ~inputs[0]
+    if name in _PRODUCTS and not kwargs:
+        return call(NUMPY["einsum"], (_PRODUCTS[name], *inputs), {})
     if name in ("positive", "conjugate"):
         return call(TORCH["clone"], tuple(inputs), {})
     if name == "rint" and len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0]._dtype.kind in "iu":
@@ -196,16 +199,19 @@ def reduction(name: str) -> Callable[..., Any]:
             return call(NUMPY[name], (a, *args), kwargs)
         if has_start and name not in _WITH_INITIAL:
             raise _refused(f"np.{name} with initial=", "does not exist in NumPy either")
+        a = a if isinstance(a, Tensor) else np.asarray(a)
+        if has_start and name not in _UNITS:  # as in NumPy the dtype is that of the array
+            initial = run(TORCH["astype"], {"input": initial, "dtype": a._dtype}) if isinstance(initial, Tensor) else np.asarray(initial, _dtype_of(a))
         if where is np._NoValue or where is True:
             return call(NUMPY[_WITH_INITIAL[name]], (call(NUMPY[name], (a, *args), kwargs), initial), {})
         if name not in _UNITS and name != "mean" and not has_start:
             raise AotgradValueError(f"{user_loc()}: np.{name} with where= needs initial=, as in NumPy: over nothing it has no value")
-        a = a if isinstance(a, Tensor) else np.asarray(a)
         kept = call(NUMPY["where"], (where, a, _UNITS.get(name, 0 if name == "mean" else initial)), {})
         if name == "mean":
             count = call(NUMPY["where"], (where, call(NUMPY["where"], (kept == kept, 1, 1), {}), 0), {})
             place = {k: v for k, v in kwargs.items() if k != "dtype"}
-            return call(NUMPY["sum"], (kept, *args), kwargs) / call(NUMPY["sum"], (count, *args[:1]), place)
+            total, count = call(NUMPY["sum"], (kept, *args), kwargs), call(NUMPY["sum"], (count, *args[:1]), place)
+            return total / (run(TORCH["astype"], {"input": count, "dtype": total._dtype}) if total._dtype.kind == "f" else count)
         out = call(NUMPY[name], (kept, *args), kwargs)
         return call(NUMPY[_WITH_INITIAL[name]], (out, initial), {}) if has_start else out
 
@@ -233,7 +239,7 @@ def _dstack(tup: Any) -> Any:
     return call(NUMPY["concatenate"], (arrays, 2), {})
 
 
-def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
+def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[Any, ...]:
     if indexing not in ("xy", "ij"):
         raise AotgradValueError(f"{user_loc()}: meshgrid: indexing={indexing!r} is neither 'xy' nor 'ij'")
     count = len(xi)
@@ -241,11 +247,12 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str =
     places = [1 - i if indexing == "xy" and i < 2 <= count else i for i in range(count)]
     full = [arrays[places.index(d)].shape[0] for d in range(count)]
     shaped = [_reshape(x, tuple(x.shape[0] if d == place else 1 for d in range(count))) for x, place in zip(arrays, places)]
-    return shaped if sparse else [call(NUMPY["broadcast_to"], (x, tuple(full)), {}) for x in shaped]
+    return tuple(shaped if sparse else [call(NUMPY["broadcast_to"], (x, tuple(full)), {}) for x in shaped])
 
 
 def _polyval(p: Any, x: Any) -> Any:
-    out: Any = 0
+    p = p if isinstance(p, Tensor) or any(isinstance(v, Tensor) for v in p) else np.asarray(p)  # whose dtype counts, other than a number's
+    out: Any = filled_like(x, 0)
     for i in range(int(p.shape[0]) if hasattr(p, "shape") else len(p)):
         out = out * x + p[i]
     return out
@@ -282,7 +289,7 @@ def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fal
             raise AotgradValueError(f"{user_loc()}: np.average: weights of another shape than the array need one integer axis")
         d = axis % len(a.shape)
         w = _reshape(w, (*[1] * d, w.shape[0], *[1] * (len(a.shape) - d - 1)))
-    total = call(NUMPY["sum"], (w * call(TORCH["clone"], (a,), {}) * 0 + w,), {"axis": axis, "keepdims": keepdims})
+    total = call(NUMPY["sum"], (call(NUMPY["broadcast_to"], (w, tuple(a.shape)), {}),), {"axis": axis, "keepdims": keepdims})
     return call(NUMPY["sum"], (a * w,), {"axis": axis, "keepdims": keepdims}) / total
 
 
@@ -302,6 +309,81 @@ def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 def _inner(a: Any, b: Any) -> Any:
     rx, ry = (len(v.shape if isinstance(v, Tensor) else np.shape(v)) for v in (a, b))
     return _tensordot(a, b, ([-1], [-1])) if rx and ry else a * b
+
+
+def _array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
+    if isinstance(indices_or_sections, (int, np.integer)) and not isinstance(indices_or_sections, bool):
+        total, n = int(ary.shape[axis]), int(indices_or_sections)
+        if n < 1:
+            raise AotgradValueError(f"{user_loc()}: np.array_split: the number of sections is {n}; it must be at least 1")
+        indices_or_sections = [i * (total // n) + min(i, total % n) for i in range(1, n)]
+    return list(call(NUMPY["split"], (ary, indices_or_sections), {"axis": axis}))
+
+
+def _split_along(axis: int) -> Callable[..., list[Any]]:
+    """``hsplit``, ``vsplit``, ``dsplit``; of vectors, the first takes their only dim."""
+    return lambda ary, indices_or_sections: list(call(NUMPY["split"], (ary, indices_or_sections), {"axis": min(axis, len(ary.shape) - 1) if axis == 1 else axis}))
+
+
+def _rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
+    i, j = (d % len(m.shape) for d in axes)
+    order = list(range(len(m.shape)))
+    order[i], order[j] = j, i
+    k %= 4
+    if k in (0, 2):
+        return call(TORCH["flip"], (m, (i, j)), {}) if k else call(TORCH["clone"], (m,), {})
+    return call(TORCH["permute"], (call(TORCH["flip"], (m, (j,)), {}), order), {}) if k == 1 else call(TORCH["flip"], (call(TORCH["permute"], (m, order), {}), (j,)), {})
+
+
+def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    if len(condlist) != len(choicelist) or not condlist:
+        raise AotgradValueError(f"{user_loc()}: np.select takes as many choices as conditions, at least one; {len(condlist)} and {len(choicelist)} were given")
+    values = [v if isinstance(v, Tensor) or type(v) in (int, float) else np.asarray(v) for v in (*choicelist, default)]
+    dtype = as_dtype(np.result_type(*map(_dtype_of, values)))
+    *choices, out = [run(TORCH["astype"], {"input": v, "dtype": dtype}) if isinstance(v, Tensor) else np.asarray(v, dtype.np) for v in values]
+    for condition, choice in zip(reversed(condlist), reversed(choices)):
+        out = call(NUMPY["where"], (condition, choice, out), {})
+    return out
+
+
+def _without_nan(name: str) -> Callable[..., Any]:
+    """``nansum`` and its kin: NaN counts as what changes nothing, and has derivative 0."""
+    least = {"sum": 0, "prod": 1, "mean": 0, "max": -np.inf, "min": np.inf}[name]
+
+    def reduce(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        place = {"axis": axis, "keepdims": keepdims}
+        if a._dtype.kind != "f":
+            return call(NUMPY[name], (a,), place)
+        missing = call(NUMPY["isnan"], (a,), {})
+        kept = call(NUMPY["where"], (missing, least, a), {})
+        if name == "mean":
+            return call(NUMPY["sum"], (kept,), place) / call(NUMPY["sum"], (call(NUMPY["where"], (missing, filled_like(a, 0), filled_like(a, 1)), {}),), place)
+        out = call(NUMPY[name], (kept,), place)
+        return out if name in ("sum", "prod") else call(NUMPY["where"], (call(NUMPY["all"], (missing,), place), np.nan, out), {})
+
+    return reduce
+
+
+def _atleast_3d(*arrays: Any) -> Any:
+    out = []
+    for x in (x if isinstance(x, Tensor) else np.asarray(x) for x in arrays):
+        n = tuple(x.shape)
+        out.append(x if len(n) > 2 else _reshape(x, (1, 1, 1) if not n else (1, n[0], 1) if len(n) == 1 else (*n, 1)))
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+def _vdot(a: Any, b: Any) -> Any:
+    return call(NUMPY["dot"], tuple(_reshape(x if isinstance(x, Tensor) else np.asarray(x), (-1,)) for x in (a, b)), {})
+
+
+def _vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
+    if axis != -1:
+        x1, x2 = (call(NUMPY["moveaxis"], (x, axis, -1), {}) for x in (x1, x2))
+    return call(NUMPY["einsum"], (_PRODUCTS["vecdot"], x1, x2), {})
+
+
+def _swapped(x: Any) -> Any:
+    return call(NUMPY["swapaxes"], (x, -1, -2), {})
 
 
 def _concrete(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -324,7 +406,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     subok=False: call(TORCH["clone"], (a,), {}),
     "zeros_like": _made_like(0), "empty_like": _made_like(0), "ones_like": _made_like(1), "full_like": _made_like(None),
     "atleast_1d": _dims_at_least(1), "atleast_2d": _dims_at_least(2), "hstack": _hstack, "vstack": _vstack, "column_stack": _column_stack,
-    "dstack": _dstack, "meshgrid": _meshgrid, "polyval": _polyval,
+    "atleast_3d": _atleast_3d, "dstack": _dstack, "meshgrid": _meshgrid, "polyval": _polyval, "rot90": _rot90, "select": _select,
+    "split": lambda ary, indices_or_sections, axis=0: list(call(NUMPY["split"], (ary, indices_or_sections), {"axis": axis})),
+    "array_split": _array_split, "hsplit": _split_along(1), "vsplit": _split_along(0), "dsplit": _split_along(2),
+    "unstack": lambda x, *, axis=0: tuple(call(TORCH["unbind"], (x, axis), {})),
+    "astype": lambda x, dtype, *, copy=True, device=None: call(TORCH["astype"], (x, dtype), {}),
+    "vdot": _vdot, "linalg.vecdot": lambda x1, x2, *, axis=-1: _vecdot(x1, x2, axis), "matrix_transpose": _swapped, "linalg.matrix_transpose": _swapped,
+    **{f"nan{name}": _without_nan(name) for name in ("sum", "prod", "mean", "max", "min")},
     "diff": _diff, "trapezoid": _trapezoid, "average": _average, "tensordot": _tensordot, "inner": _inner,
     "append": lambda arr, values, axis=None: _append(arr, values, axis),
     "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,),

@@ -269,7 +269,7 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Seque
             out.inputs.append(path)
             out.arrays.append(value)
             continue
-        if not path.steps and isinstance(path.root, Fixed):
+        if not path.steps and isinstance(path.root, Fixed) and not listed(value):
             continue  # an argument, a default or the object a method is bound to: it stays
         if id(path) in compared:
             continue

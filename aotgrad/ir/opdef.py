@@ -161,7 +161,7 @@ class Front:
     ``tensors``: the parameters that are arrays (default: as many of the first as the op has operands). ``promote``: "float" (ints
     become float), "arith", "number" (the same; bools become int8 as in NumPy), "compare", "bool", "where", "contract" (common dtype, no broadcasting), "product" (the
     same; tensors must have one dtype), "none", or a function of the arguments that gives one of these. ``np``: names of NumPy functions and ufuncs it serves;
-    ``np_signature`` where NumPy's argument order or defaults differ; ``np_canon`` likewise.
+    ``np_signature`` where NumPy's argument order or defaults differ; ``np_canon`` likewise. ``respell``: positional arguments given in another way, as the signature's.
     """
 
     signature: str
@@ -177,6 +177,7 @@ class Front:
     aliases: tuple[str, ...] = ()
     operator: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
+    respell: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
 
 
 @record(frozen=True)

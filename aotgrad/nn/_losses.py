@@ -82,8 +82,9 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reducti
     tensor(0.6931)
     """
     _same_shape("binary_cross_entropy", input, target)
-    if is_known(input) and isinstance(input, Tensor) and not np.all((input._data >= 0) & (input._data <= 1)):
-        raise AotgradArgumentError("binary_cross_entropy: all elements of input should be between 0 and 1; for scores use binary_cross_entropy_with_logits")
+    for what, x, rather in (("input", input, "; for scores use binary_cross_entropy_with_logits"), ("target", target, "")):
+        if is_known(x) and isinstance(x, Tensor) and not np.all((x._data >= 0) & (x._data <= 1)):
+            raise AotgradArgumentError(f"binary_cross_entropy: all elements of {what} should be between 0 and 1{rather}")
     hit = f.mul(target, f.clamp(f.log(input), -100.0))
     miss = f.mul(f.sub(1.0, target), f.clamp(f.log1p(f.neg(input)), -100.0))
     return _weighted(f.neg(f.add(hit, miss)), weight, reduction)

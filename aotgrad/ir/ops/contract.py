@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -170,7 +172,7 @@ register(OpDef("outer", "All products of elements of two vectors.", ("x", "y"), 
 # ---- einsum -------------------------------------------------------------------------------------------------------------------------
 
 def _parse_einsum(spec: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """Index letters per operand and of the result, ellipses replaced by capital letters that the spec does not use."""
+    """Index letters per operand and of the result, ellipses replaced by letters that the spec does not use."""
     if not isinstance(spec, str):
         raise AotgradTypeError(f"einsum: the first argument is {type(spec).__name__}; write the subscripts as a text such as 'ij,jk->ik'")
     text = spec.replace(" ", "")
@@ -178,7 +180,7 @@ def _parse_einsum(spec: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise AotgradValueError(f"einsum {spec!r} names {len(terms)} operands, {len(ranks)} were given")
-    spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
+    spare = [c for c in ascii_letters if c not in text]
     widest = max([rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks) if "..." in t], default=0)
     dots = "".join(spare[:widest])
     out = []
@@ -267,6 +269,25 @@ def _einsum_canon(b: Any, spec: str, *xs: Any) -> Any:
     return b.emit("einsum", fitted, {"spec": spec})[0]
 
 
+_LABELS: dict[Any, str] = {**dict(enumerate(ascii_uppercase + ascii_lowercase)), Ellipsis: "..."}
+
+
+def _einsum_text(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``einsum(x, [0, 1], y, [1, 2], [0, 2])`` as ``einsum("AB,BC->AC", x, y)``."""
+    if len(args) < 2 or isinstance(args[0], str) or not isinstance(args[1], (list, tuple)):
+        return args
+    terms = [_labels(t) for t in args[1::2]]
+    result = f"->{_labels(args[-1])}" if len(args) % 2 else ""
+    return (",".join(terms) + result, *args[:len(terms) * 2:2])
+
+
+def _labels(given: Any) -> str:
+    try:
+        return "".join(_LABELS[i if i is Ellipsis else index(i)] for i in given)
+    except (TypeError, KeyError):
+        raise AotgradValueError(f"einsum: {given!r} is no list of indices: integers from 0 to 51, and ... at most once; or write a text such as 'ij,jk->ik'") from None
+
+
 def _einsum_samples() -> Iterable[Sample]:
     rng = np.random.default_rng(13)
     for spec, *shapes in (("ij,jk->ik", (2, 3), (3, 4)), ("bij,bjk->bik", (2, 2, 3), (2, 3, 2)), ("ii->i", (3, 3)), ("ij->ji", (2, 3)), ("ij->", (2, 3)),
@@ -277,4 +298,5 @@ def _einsum_samples() -> Iterable[Sample]:
 
 register(OpDef("einsum", "Einstein summation: indices that the result does not name are summed.", ("xs*",), None, None, Composite(_einsum_body),
                attrs={"spec": REQUIRED}, samples=_einsum_samples,
-               front=Front("einsum(equation, *operands)", _einsum_canon, "product", ("einsum",), method=False, tensors=("operands",))))
+               front=Front("einsum(equation, *operands)", _einsum_canon, "product", ("einsum",), method=False, tensors=("operands",),
+                           respell=_einsum_text)))

@@ -122,7 +122,8 @@ def _flat(name: str, doc: str, ref: Any, lower: Any, kinds: str = "f", keywords:
                    front=Front(f"{name}(input{keywords})", **front)))
 
 
-_flat("sign", "-1, 0 or 1; NaN stays.", np.sign, lambda k, op, x: k.sign(x), "fiu", np=("sign",), aliases=("sgn",))
+_flat("sign", "-1, 0 or 1; NaN stays.", np.sign, lambda k, op, x: k.sign(x), "fiu", np=("sign",), aliases=("sgn",),
+      canon=lambda b, x: b.clone(x) if x.type.dtype is bool_ and b.torch else b.sign(x))
 _flat("floor", "Largest integer not above x.", np.floor, lambda k, op, x: k.math("floor", x), canon=_whole_front("floor"), np=("floor",))
 _flat("ceil", "Smallest integer not below x.", np.ceil, lambda k, op, x: k.math("ceil", x), canon=_whole_front("ceil"), np=("ceil",))
 _flat("trunc", "x rounded towards zero.", np.trunc, lambda k, op, x: k.math("trunc", x), canon=_whole_front("trunc"), np=("trunc", "fix"))
@@ -223,7 +224,9 @@ register(OpDef("square", "x * x.", ("x",), elementwise_rule("fiu"), None, Compos
 register(OpDef("reciprocal", "1 / x.", ("x",), elementwise_rule("f"), None, Composite(lambda b, x: _inverse(b, x)), samples=float_samples(avoid=(0.0,)),
                layouts="elementwise", front=Front("reciprocal(input)", _reciprocal_front, inplace=True, np=("reciprocal",))))
 _composite("rsqrt", "1 / sqrt(x).", lambda b, x: _inverse(b, b.sqrt(x)), _positive)
-_composite("relu", "x where positive, else 0; derivative 0 at 0; NaN stays.", lambda b, x: b.where(b.le(x, b.full_like(x, 0)), b.full_like(x, 0), x), functional=True)
+register(OpDef("relu", "x where positive, else 0; derivative 0 at 0; NaN stays.", ("x",), elementwise_rule("fiu"), None,
+               Composite(lambda b, x: b.where(b.le(x, b.full_like(x, 0)), b.full_like(x, 0), x)), samples=float_samples(avoid=(0.0,)), layouts="elementwise",
+               front=Front("relu(input)", inplace=True, functional=True)))
 
 
 # ---- division with a whole quotient -------------------------------------------------------------------------------------------------

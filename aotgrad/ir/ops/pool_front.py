@@ -88,12 +88,27 @@ def _counts(b: Any, shape: Sequence[Any], a: dict[str, tuple[int, ...]], ceil: b
     if any(isinstance(m, int) and m < 1 for m in known):
         given, made = ("x".join(map(str, v)) for v in ([*sizes_of(b, shape[1:])], [*sizes_of(b, shape[1:2]), *known]))
         raise AotgradRuntimeError(f"Given input size: ({given}). Calculated output size: ({made}). Output size is too small")
-    for m, n, k, p, d in zip(out, shape[2:], a["kernel"], a["low"], a["dilation"]):
+    for m, n, k, s, p, d in zip(out, shape[2:], a["kernel"], a["stride"], a["low"], a["dilation"]):
+        _meets_image(b, m, n, k, s, p, d)
         if isinstance(m, Dim) and not ceil:
             b.trace.at_least(n, d * (k - 1) + 1 - 2 * p)
         elif isinstance(m, Dim):
             b.trace.at_least(m, 1)
     return tuple(out)
+
+
+def _meets_image(b: Any, count: Any, n: Any, k: int, s: int, p: int, d: int) -> None:
+    """No window may lie in padding alone, as one can between whose places a small image fits."""
+    if p == 0 or d == 1:
+        return
+    known = b.trace.example(n)
+    if known is None or known >= d:
+        b.trace.at_least(n, d)
+        return
+    size = int(n)
+    if not all(any(0 <= i * s - p + j * d < size for j in range(k)) for i in range(int(count))):
+        raise AotgradRuntimeError(f"padding={p} with dilation={d} and kernel_size={k} puts a window wholly into the padding of a dimension of size {size}; "
+                                  "give less padding or dilation")
 
 
 def _output(b: Any, x: Any, rank: int, name: str, output_size: Any) -> tuple[Any, ...]:

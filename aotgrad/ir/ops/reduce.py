@@ -593,7 +593,7 @@ _reduction_composite("std", "Square root of the variance; derivative 0 at its ki
                      lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0))),
                      _variance_front("std"))
 _reduction_composite("logsumexp", "log of the sum of exponentials; all -inf gives -inf with gradient 0.", _logsumexp_body,
-                     front=Front("logsumexp(input, dim=None, keepdim=False)", _float_like("logsumexp"), "none"))
+                     front=Front("logsumexp(input, dim=None, keepdim=False)", _float_like("logsumexp"), "float"))
 register(OpDef("softmax", "exp(x) / sum(exp(x)) along ``dim``.", ("x",), _same_rule, None, Composite(_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples,
                front=Front("softmax(input, dim=-1, dtype=None)", _softmax_front("softmax"), "none", functional=True)))
 register(OpDef("log_softmax", "x - logsumexp(x) along ``dim``.", ("x",), _same_rule, None, Composite(_log_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples,
