@@ -116,7 +116,7 @@ def test_make_dual_in_a_trace_says_what_to_do(how):
         with ag.autograd.forward_ad.dual_level():
             return ag.autograd.forward_ad.unpack_dual(ag.autograd.forward_ad.make_dual(x, x).sin()).tangent
 
-    with pytest.raises(ag.AotgradTypeError, match=r"make_dual: the primal is traced; inside a compiled function use aotgrad.jvp"):
+    with pytest.raises(ag.AotgradTypeError, match=r"make_dual: the primal is traced; inside vmap and compiled functions use aotgrad.jvp"):
         how(f)(ag.tensor([0.0, 1.0]))
     assert ag.autograd.forward_ad.unpack_dual(ag.ones(1)).tangent is None  # no level is left open
 

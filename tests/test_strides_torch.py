@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 import aotgrad as ag
+from aotgrad.frontend import quick
 
 torch = pytest.importorskip("torch")
 
@@ -35,6 +36,8 @@ LINES = [
     'x[0:1]',
     'x[None]',
     'x.expand(2, *x.shape)',
+    'x.expand(1, *x.shape).clone()',
+    'x[:1, :1].expand(2, 1, 1, 3) if x.ndim == 2 else x.expand(2, 1, *x.shape)',
     'm.where(x > 0, x, x.transpose(0, -1).transpose(0, -1))',
     'x.transpose(0, -1) * x.transpose(0, -1)',
     'x.reshape(-1) if x.numel() else x',
@@ -69,7 +72,7 @@ LINES = [
 ]
 MOVED = ["x + 1", "x * x", "m.exp(x)", "x > 0", "m.relu(x) * 2", "x + m.ones(1)", "x + m.ones(x.shape[-1])", "x + x[:1]", "m.softmax(x, 0)", "x.contiguous()",
          "x.clone()", "m.zeros_like(x)", "m.where(x > 0, x, 2.0)", "x[..., ::2]", "x.unsqueeze(1)", "x[:, None]", "x.expand(2, *x.shape)", "x.clamp(0, 1)",
-         "x ** 2", "1 / x", "x.sum(0)"]
+         "x ** 2", "1 / x", "x.sum(0)", "x.double()", "x.masked_fill(x > 2, 0.0)", "m.lerp(x, x, 0.5)", "m.lerp(x, x, m.ones(()))", "x * 2.0"]
 
 
 def _seen(m, line, shape, order=None):
@@ -107,3 +110,17 @@ def test_a_program_that_became_a_kernel_keeps_them():
         x = m.ones(2, 1, 3).permute(2, 1, 0)
         found.append({(x + 1).stride() + (x.exp() * x).stride() + m.relu(x).stride() for _ in range(400 if m is ag else 1)})
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("line", ["x * 2.0", "1 - x", "x > 0.5", "m.where(x > 2, x, y)", "x * y", "m.exp(x)"])
+def test_short_calls_keep_those_of_single_rows(line, monkeypatch):
+    monkeypatch.setattr(quick, "HOT", 2)
+    for make in ("m.ones(1, 4)", "m.ones(4, 1).t()", "m.ones(1, 4).t()", "m.ones(4, 4)[:, 1:2].t()", "m.ones(4, 4)[:1, :1]"):
+        found = []
+        for m in (torch, ag):
+            x, y = eval(make, {"m": m}), eval(make.replace("4, 1", "1, 4").replace(".t()", "") if "4, 4" not in make else make, {"m": m})
+            y = y.reshape(x.shape)
+            for _ in range(5 if m is ag else 1):
+                out = eval(line, {"m": m, "x": x, "y": y})
+            found.append(out.stride())
+        assert found[0] == found[1], make

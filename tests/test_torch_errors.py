@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import aotgrad as ag
@@ -183,3 +185,31 @@ def test_a_mask_is_written_as_in_torch():
 def test_an_unknown_rounding_mode_is_told():
     with pytest.raises(RuntimeError, match="rounding_mode='up' must be None, 'trunc' or 'floor'"):
         ag.div(ag.ones(2), ag.ones(2), rounding_mode="up")
+
+
+INDICES = {
+    "m.nn.functional.cross_entropy(m.ones(3, 4), m.tensor([0, 7, 1]))": "Target 7 is out of bounds. There are 4 classes",
+    "m.nn.functional.cross_entropy(m.ones(3, 4), m.tensor([0, -3, 1]))": "Target -3 is out of bounds",
+    "m.nn.functional.nll_loss(m.ones(3, 4, requires_grad=True), m.tensor([0, 9, 1]))": "Target 9 is out of bounds",
+    "m.gather(m.ones(3, 4), 1, m.tensor([[0, 9]]))": "gather: a number in index is out of bounds for dimension 1",
+    "m.index_select(m.ones(3, 4), 1, m.tensor([0, 9]))": "index_select: index 9 is out of bounds for dimension 1 of input with size 4",
+    "m.ones(3, 4)[m.tensor([0, -7])]": "index -7 is out of range for size 3",
+    "m.ones(3, 4)[m.tensor([0, -7]), m.tensor([0, 1])]": "an index array has a number that is out of range",
+    "m.nn.functional.embedding(m.tensor([0, 9]), m.ones(3, 4))": "embedding: index 9 is out of range; weight has 3 rows",
+    "m.nn.functional.cross_entropy(m.ones(3, 4), m.tensor([0, 1]))": "target of shape .2. does not fit the input, which needs .3.",
+}
+
+
+@pytest.mark.parametrize("line", INDICES)
+def test_compiled_code_tells_what_an_index_was(line):
+    parts = []
+    source = line.replace("m.ones(3, 4, requires_grad=True)", "m.ones(3, 4)")
+    names = iter("abc")
+    text, at = "", 0
+    for found in re.finditer(r"m\.(ones\([^)]*\)|tensor\(\[.*?\]\)(?=[\])]|, |$)|tensor\(\[\[.*?\]\]\))", source):
+        parts.append(eval(found.group(), {"m": ag}))
+        text += source[at:found.start()] + next(names)
+        at = found.end()
+    f = ag.compile(eval(f"lambda {', '.join('abc'[:len(parts)])}: {text + source[at:]}", {"m": ag}))
+    with pytest.raises(ValueError if "shape" in INDICES[line] else IndexError, match=INDICES[line]):
+        f(*parts)

@@ -189,7 +189,8 @@ def check_array(spec, array, syms):
 
 @noinline
 def check_strides(spec, array, nd):
-    """Are the strides those of a dense array whose dims, from the innermost out, are ``order``? (Dims of size 1 may have any stride.)"""
+    """Are the strides those of a dense array whose dims, from the innermost out, are ``order``? (Dims of size 1 may have any stride, unless ``exact``.)"""
+    exact = i64[spec + ARG.exact]
     order = i64[spec + ARG.order]
     end = order + nd * 8
     dims = i64[array + ARRAY.dims]
@@ -198,10 +199,10 @@ def check_strides(spec, array, nd):
     bad = 0
     while order != end:
         size = i64[dims + i64[order]]
-        bad = bad | ((size != 1) & (i64[strides + i64[order]] != step))
+        bad = bad | (((size != 1) | exact) & (i64[strides + i64[order]] != step))
         step = step * size
         order += 8
-    return (bad == 0) | (step == 0)
+    return (bad == 0) | ((step == 0) & (exact == 0))
 
 
 @noinline

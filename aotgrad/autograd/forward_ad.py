@@ -75,7 +75,7 @@ def make_dual(tensor: Any, tangent: Any, *, level: int | None = None) -> Any:
         if not isinstance(x, Tensor):
             raise AotgradTypeError(f"make_dual: the {what} must be a Tensor, but got {type(x).__name__}; wrap it with aotgrad.tensor")
         if isinstance(x, Traced):
-            raise AotgradTypeError(f"make_dual: the {what} is traced; inside a compiled function use aotgrad.jvp")
+            raise AotgradTypeError(f"make_dual: the {what} is traced; inside vmap and compiled functions use aotgrad.jvp")
         if not x._dtype.is_differentiable:
             raise AotgradValueError(f"Expected {what} to be floating point or complex, but got: {x._dtype}")
     tensor = _live(tensor)

@@ -22,7 +22,7 @@ from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import decompose_block
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
-from aotgrad_runtime.tape import FREED, FREED_TEXT, Node, SavedArray, cell_of, edge_of
+from aotgrad_runtime.tape import FREED_TEXT, Freed, Node, SavedArray, cell_of, edge_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, make_output, wrap
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
@@ -131,7 +131,7 @@ class FunctionNode(Node, FunctionCtx):
     def saved_tensors(self) -> tuple[Any, ...]:
         if self._shown is not None:
             return self._shown
-        if self._saved is FREED:
+        if type(self._saved) is Freed:
             raise AotgradRuntimeError(FREED_TEXT)
         if self._saved is None:
             return self._to_save

@@ -50,7 +50,7 @@ class Module:
 
     def location(self, loc: Any) -> int:
         """The id of a source location in ``locations``."""
-        text = str(loc) if loc is not None else ""
+        text = loc if isinstance(loc, str) else "" if loc is None else loc.told()
         if text not in self.locations:
             self.locations.append(text)
         return self.locations.index(text)

@@ -16,7 +16,7 @@ from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording, watchers
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
-from aotgrad_runtime.tape import FREED, Extra, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
+from aotgrad_runtime.tape import FREED, FREED_TEXT, Extra, Freed, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from . import saved as saving
@@ -39,19 +39,34 @@ class OpNode(Node):
         edges = self._saved[0].edges
         return grads if edges is None else tuple([g for g, on in zip(grads, edges) if on])
 
+    def release(self) -> None:
+        """Frees what was saved of tensors; plain values stay readable. A call of which no tensor was saved may be run again."""
+        saved = self._saved
+        if type(saved) is tuple and (saved[2] or saved[3]):
+            program = saved[0]
+            if program.freed is None:
+                program.freed = FREED if program.call is None else Freed((program, {}))
+            numbers = () if program.call is None else [i for i in saved[2] if program.call[0][i] in program.call[1] and program.call[0][i] != "other"]
+            self._saved = Freed((program, {i: saved[2][i] for i in numbers})) if numbers else program.freed
+
     def _shown(self) -> saving.Saved | None:
         """What was saved, by the names of the call; None where there is no public function behind it."""
-        program, _, inputs, outputs, _ = self.saved
+        saved = self._saved
+        if type(saved) is Freed:
+            return None if saved.plain is None else saving.Saved(saved.plain[0], saved.plain[1], None)
+        program, _, inputs, outputs, _ = saved
         return None if program.call is None else saving.Saved(program, inputs, outputs)
 
     def __getattr__(self, name: str) -> Any:
         shown = self._shown() if name.startswith("_saved_") else None
+        if shown is None and self._saved is FREED:
+            raise AotgradRuntimeError(FREED_TEXT)
         if shown is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return saving.value(self, shown, name)
 
     def __dir__(self) -> list[str]:
-        shown = None if self._saved is FREED else self._shown()
+        shown = self._shown()
         return [*super().__dir__(), *(saving.names(self, shown) if shown is not None else ())]
 
 

@@ -187,7 +187,7 @@ _CHECKED = frozenset(("take", "scatter", "scatter_add"))
 
 def _places(func: Func) -> str:
     """Lines that the kernel's errors name: programs that differ in them are different programs."""
-    return "\n".join(str(op.loc) for op in walk(func.body) if op.name in _CHECKED or opdef.limited(op))
+    return "\n".join("" if op.loc is None else op.loc.told() for op in walk(func.body) if op.name in _CHECKED or opdef.limited(op))
 
 
 def build(func: Func, name: str, options: Options | None = None) -> Kernel:

@@ -46,7 +46,7 @@ class Pullback:
 class Program:
     """``func`` ready to run on arrays; with open sizes it is interpreted."""
 
-    __slots__ = ("_fused", "_jvps", "_plan", "_vjps", "backward", "call", "calls", "edges", "func", "name", "recipes", "runner", "runs", "view")
+    __slots__ = ("_fused", "_jvps", "_plan", "_vjps", "backward", "call", "calls", "edges", "freed", "func", "name", "recipes", "runner", "runs", "view")
 
     def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
         self.func, self.name, self.runner = func, name, runner
@@ -56,6 +56,7 @@ class Program:
         self.edges = None if all(differentiable) else differentiable  # which inputs a node has edges for: as torch's, none for indices and masks
         self.backward = False  # a gradient of it that is structurally zero is None; one of an operation of the user's is zeros, as in torch
         self.call: tuple[tuple[str, ...], frozenset[str], dict[str, Any]] | None = None  # of a public function, see ``saved.Saved``
+        self.freed: Any = None  # what nodes hold in the place of what they saved
         self.view = view  # how results show the memory of the first input; None: they have their own
         self._plan: list[Any] | None = None
         self._fused: Callable[..., Any] | None = None

@@ -8,6 +8,7 @@ is an ``OpNode`` like any other; it remakes what the general backward pass needs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from aotgrad.ir.transforms.rewrite import decompose_block, substitute_func
 from aotgrad_runtime import call, dtypes, modes, watchers
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.call import ArgSpec
-from aotgrad_runtime.tape import NO_EDGE, AccumulateGrad, Extra, SavedArray, VersionCell
+from aotgrad_runtime.tape import FREED, NO_EDGE, AccumulateGrad, Extra, Freed, SavedArray, VersionCell
 from aotgrad_runtime.tape import accumulator_of as _accumulator
 from aotgrad_runtime.tape import next_sequence as _sequence
 from aotgrad_runtime.tensor import Tensor, wrap
@@ -60,17 +61,24 @@ class QuickNode(eager.OpNode):
     gives: ClassVar[tuple[Any, ...]]  # of each input: None, "ct" (the cotangent itself), or which result of the kernel
 
     def _shown(self) -> saving.Saved | None:
-        kept_arrays = self.saved or ()
+        gone = type(self._saved) is Freed
+        kept_arrays = () if gone else self.saved or ()
         first = next((s.data for s in kept_arrays if isinstance(s.data, np.ndarray)), None)
         if first is None:  # nothing is saved: the shape does not matter
             program, dtype = self.quick.program(self.kinds, (1,), dtypes.float32), dtypes.float32
         else:
             dtype = DTYPES[first.dtype]
             program = self.quick.program(self.kinds, first.shape, dtype)
+        if gone:
+            return None if program.call is None else saving.Saved(program, {}, None)
         found = iter(kept_arrays)
         inputs = {i: kept(next(found), self.next_functions[i], dtype) for i in self.inputs}
         outputs = {0: next(found)} if self.output else {}
         return None if program.call is None else saving.Saved(program, inputs, outputs)
+
+    def release(self) -> None:
+        if self._saved is not None:
+            self._saved = FREED
 
     def general(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
         """The backward pass as ``OpNode`` does it for the same call."""
@@ -228,7 +236,7 @@ def _symbolic(public: Public, kinds: str, dtype: Any, rank: int) -> Program:
 def _callable(target: Any, func: Func, numbers: Sequence[int]) -> None:
     """Compiles ``func`` and lets ``target`` run it; the arguments at ``numbers`` are Python floats."""
     kernel = kernels.build(runnable(standard(func)), func.name)
-    specs = kernel.arg_specs()
+    specs = [replace(s, exact=len(s.dims) > 1) for s in kernel.arg_specs()]  # strides of empty arrays and single rows reach the result
     for i in numbers:
         specs[i] = ArgSpec("float", dtypes.float64, (), None, i)
     target.add_instance(kernel.instance(specs, False))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from aotgrad_runtime.tape import Node
+from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.tape import FREED_TEXT, Node
 from aotgrad_runtime.tensor import make_output, wrap
 
 __all__ = ["Saved", "names", "value"]
@@ -15,11 +16,11 @@ _PREFIX = "_saved_"
 
 class Saved:
     """A recorded call: its parameters (``tensors``: those that are arguments of the program, in order; ``numbers``: those of them that were plain numbers;
-    ``arguments``: the values of the others), and what of inputs and outputs is kept."""
+    ``arguments``: the values of the others), and what of inputs and outputs is kept. ``outputs`` is None when that was freed: tensors are gone then."""
 
     __slots__ = ("arguments", "inputs", "numbers", "outputs", "program", "tensors")
 
-    def __init__(self, program: Any, inputs: Mapping[int, Any], outputs: Mapping[int, Any]) -> None:
+    def __init__(self, program: Any, inputs: Mapping[int, Any], outputs: Mapping[int, Any] | None) -> None:
         self.program, self.inputs, self.outputs = program, inputs, outputs
         self.tensors, self.numbers, self.arguments = program.call
 
@@ -35,6 +36,8 @@ def _here(node: Node, saved: Saved, name: str) -> bool:
         value(node, saved, f"{_PREFIX}{name}")
     except AttributeError:
         return False
+    except AotgradRuntimeError:  # freed
+        return True
     return True
 
 
@@ -45,10 +48,11 @@ def value(node: Node, saved: Saved, attribute: str) -> Any:
         return _result(node, saved, attribute)
     name, _, detail = name.partition("_sym_")
     parameter = name if name != "self" else "input" if "input" in saved.arguments else saved.tensors[0]
-    if name == "input" or (parameter not in saved.tensors and parameter not in saved.arguments):
+    if name == "input" or detail not in ("", "sizes", "numel") or (parameter not in saved.tensors and parameter not in saved.arguments):
         raise _absent(node, attribute)
     if parameter not in saved.tensors:
         found = saved.arguments[parameter]
+        found = tuple(found) if type(found) is list else found
         return (found,) if parameter == "dim" and type(found) is int and any("dims" in op.attrs for op in saved.program.func.body.ops) else found
     i = saved.tensors.index(parameter)
     if detail in ("sizes", "numel"):
@@ -59,6 +63,8 @@ def value(node: Node, saved: Saved, attribute: str) -> Any:
         return found.item() if parameter in saved.numbers and parameter != "other" else found  # the other operand of arithmetic becomes a tensor, as in PyTorch
     if i not in _all(saved).inputs:
         raise _absent(node, attribute)
+    if saved.outputs is None:
+        raise AotgradRuntimeError(FREED_TEXT)
     return None
 
 
@@ -69,6 +75,10 @@ def _all(saved: Saved) -> Any:
 
 
 def _result(node: Node, saved: Saved, attribute: str) -> Any:
+    if saved.outputs is None:
+        if saved.program.func.args and not _all(saved).inputs and not _all(saved).outputs:
+            raise _absent(node, attribute)
+        raise AotgradRuntimeError(FREED_TEXT)
     if 0 in saved.outputs:
         data = saved.outputs[0].data
     elif all(i in saved.inputs for i in range(len(saved.program.func.args))) and 0 not in _all(saved).outputs:

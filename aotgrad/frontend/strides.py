@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from aotgrad.ir import Func, opdef
 from aotgrad.ir.transforms.rewrite import decompose_block
 from aotgrad_runtime import memory_format as mf
+from aotgrad_runtime.tensor import Tensor
 
 from .front import Public
 from .program import Program
@@ -22,8 +23,9 @@ from .program import Program
 __all__ = ["expanded", "made"]
 
 Strides = tuple[int, ...]
-_ROW_MAJOR = frozenset(("softmax", "log_softmax"))  # row-major, whatever the strides of their operand
-_PLAIN_NUMBERS = frozenset(("clip",))  # where a number is no operand in PyTorch, which would be one of another shape
+_ROW_MAJOR = frozenset(("softmax", "log_softmax", "masked_fill"))  # row-major, whatever the strides of their operand
+_PLAIN_NUMBERS = frozenset(("clip", "hardtanh", "lerp"))  # where a number is no operand in PyTorch, which would be one of another shape
+_CASTS = frozenset(("convert", "to_double", "to_float", "to_int", "to_long", "to_bool"))
 _MOVES = frozenset(("broadcast", "full", "constant", "cast"))
 
 
@@ -55,11 +57,14 @@ def _rule(public: Public, func: Func, view: tuple[Any, ...] | None, arguments: d
         return _row_major
     if view is not None:
         return _of_view(public, func, view, arguments) if len(func.outputs) == 1 else None
+    if public.op.name in _CASTS and (0 in shape or 1 in shape):
+        return _kept
     if len(func.outputs) == 1 and len(shape) > 1 and (steps := _elementwise(func)) and (0 in shape or 1 in shape or steps > 1 or public.op.name in _PLAIN_NUMBERS):
         shapes = [tuple(a.type.shape) for a in func.args]
-        if public.op.name in _PLAIN_NUMBERS:
+        if public.op.name in _PLAIN_NUMBERS and not isinstance(arguments.get("weight"), Tensor):
             shapes = [own for own in shapes if own]
-        return functools.partial(_reciprocal if public.op.name == "div" and not shapes[0] else _pointwise, shapes)
+        same = all(own == shape for own in shapes)
+        return functools.partial(_reciprocal if public.op.name == "div" and not shapes[0] else _pointwise, shapes, same)
     return _spaced if any(0 in t.shape for t in func.out_types) else None
 
 
@@ -103,13 +108,17 @@ def _row_major(out: Any, arrays: Sequence[Any]) -> Any:
     return _put(out, mf.format_strides(out.shape))
 
 
-def _reciprocal(shapes: Sequence[tuple[int, ...]], out: Any, arrays: Sequence[Any]) -> Any:
+def _kept(out: Any, arrays: Sequence[Any]) -> Any:
+    return _put(out, mf.preserved_strides(out.shape, strides_of(arrays[0])))
+
+
+def _reciprocal(shapes: Sequence[tuple[int, ...]], same: bool, out: Any, arrays: Sequence[Any]) -> Any:
     """A number over a tensor is the number times its reciprocal, in PyTorch."""
     one = mf.pointwise_strides(out.shape, [strides_of(arrays[1])], True)
     return _put(out, mf.pointwise_strides(out.shape, [(0,) * out.ndim, one], False))
 
 
-def _pointwise(shapes: Sequence[tuple[int, ...]], out: Any, arrays: Sequence[Any]) -> Any:
+def _pointwise(shapes: Sequence[tuple[int, ...]], same: bool, out: Any, arrays: Sequence[Any]) -> Any:
     if any(out is x for x in arrays):
         return out
     shape, operands = out.shape, []
@@ -118,7 +127,7 @@ def _pointwise(shapes: Sequence[tuple[int, ...]], out: Any, arrays: Sequence[Any
     for own, x in zip(shapes, arrays):
         lead = (0,) * (len(shape) - len(own))
         operands.append((*lead, *(0 if n == 1 != m else s for s, n, m in zip(strides_of(x), own, shape[len(lead):]))))
-    return _put(out, mf.pointwise_strides(shape, operands, all(own == shape for own in shapes)))
+    return _put(out, mf.pointwise_strides(shape, operands, same))
 
 
 def _put_in(at: Sequence[int], out: Any, arrays: Sequence[Any]) -> Any:
@@ -156,11 +165,13 @@ def _with_strides(out: Any, strides: Sequence[int]) -> Any:
 
 
 def expanded(shape: tuple[Any, ...], x: Any) -> list[Any]:
-    """``x`` broadcast to ``shape``; dims of size 1 that stay keep their strides, which NumPy would drop."""
+    """``x`` broadcast to ``shape``; dims of size 1 that stay keep their strides, which NumPy would drop, and new ones step over what follows them."""
     out = np.broadcast_to(x, shape)
-    if 1 in x.shape:
+    if x.ndim and 1 in shape:
         lead = len(shape) - x.ndim
-        kept = (*([0] * lead), *(s if n == shape[lead + i] else 0 for i, (s, n) in enumerate(zip(x.strides, x.shape))))
+        kept: Strides = tuple([s if n == shape[lead + i] else 0 for i, (s, n) in enumerate(zip(x.strides, x.shape))])
+        for i in reversed(range(lead)):
+            kept = (shape[i + 1] * kept[0] if shape[i] == 1 else 0, *kept)
         if out.strides != kept:
             own = all(s or n < 2 for s, n in zip(kept, shape))  # every element is one of its own
             out = as_strided(x, shape, kept, writeable=own and x.flags.writeable)

@@ -1,8 +1,8 @@
 """Compiled functions called with tensors: the trampoline takes the arrays out of them, and the call becomes one node of the tape, in as few steps as there can be.
 
 Flat calls go straight from the trampoline to a function written for the program (``finish``, in ``Instance``); those with containers through one of ``structured``.
-Both end in the same code per set of inputs that want gradients. What does not fit goes the general way (``eager.apply``), which means the same: the node remakes what the general
-backward pass needs when gradients are missing, or when the pass is recorded itself.
+Both end in the same code per set of inputs that want gradients. What does not fit goes the general way (``eager.apply``), which means the same: the node remakes what
+the general backward pass needs when gradients are missing, or when the pass is recorded itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from aotgrad_runtime import modes
-from aotgrad_runtime.tape import NO_EDGE, SavedArray, data_slot
+from aotgrad_runtime.tape import FREED, NO_EDGE, SavedArray, data_slot
 from aotgrad_runtime.tape import accumulator_of as _accumulator
 from aotgrad_runtime.tape import next_sequence as _sequence
 from aotgrad_runtime.tensor import Tensor, wrap
@@ -48,6 +48,13 @@ class TapedNode(eager.OpNode):
             gives = iter(pullback.gives)
             grads = tuple([wrap(next(found)) if on and next(gives) else None for on in self.active])
         return grads if self.program.edges is None else tuple([g for g, at in zip(grads, self.edges) if at >= 0])
+
+    def release(self) -> None:
+        if self._saved is not None:
+            self._saved = FREED
+
+    def _shown(self) -> None:
+        return None
 
     def _general(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
         saved, types = iter(self._saved or ()), self.program.func.arg_types

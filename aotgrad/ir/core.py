@@ -19,17 +19,18 @@ __all__ = ["Block", "Func", "Loc", "Op", "Value", "walk"]
 class Loc:
     """A place in the user's source. Captured as (code, instruction offset), resolved when first read.
 
-    ``adjoint``: on operations that backward adds for the place; it tells nothing else apart (equality, printing).
+    ``adjoint``: on operations that backward adds for the place; ``what``: what an index of the operation is, for errors. They tell nothing else apart (equality,
+    printing).
     """
 
-    __slots__ = ("_code", "_file", "_lasti", "_line", "adjoint")
+    __slots__ = ("_code", "_file", "_lasti", "_line", "adjoint", "what")
 
-    def __init__(self, file: str | None = None, line: int = 0, code: Any = None, lasti: int = 0, adjoint: bool = False) -> None:
-        self._file, self._line, self._code, self._lasti, self.adjoint = file, line, code, lasti, adjoint
+    def __init__(self, file: str | None = None, line: int = 0, code: Any = None, lasti: int = 0, adjoint: bool = False, what: str = "") -> None:
+        self._file, self._line, self._code, self._lasti, self.adjoint, self.what = file, line, code, lasti, adjoint, what
 
     def as_adjoint(self) -> Loc:
         """The same place, for the operations of its adjoint."""
-        return self if self.adjoint else Loc(self._file, self._line, self._code, self._lasti, True)
+        return self if self.adjoint else Loc(self._file, self._line, self._code, self._lasti, True, self.what)
 
     def _resolve(self) -> None:
         code, self._file, self._line = self._code, self._code.co_filename, self._code.co_firstlineno
@@ -58,6 +59,10 @@ class Loc:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+    def told(self) -> str:
+        """The place, and after a tab what the index is where that is known: ``errors`` of compiled code are made of it (see ``call.failure``)."""
+        return f"{self}\t{self.what}" if self.what else str(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Loc) and (self.file, self.line) == (other.file, other.line)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.frontend import factories
+from aotgrad.frontend.naming import naming
 from aotgrad.frontend.trace import user_loc
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError
 from aotgrad_runtime.tensor import Tensor
@@ -128,7 +129,15 @@ def _chosen(values: Any, classes: Any, dim: int) -> Any:
     if is_known(values):
         return _picked(values, classes, dim)
     every = factories.arange(values.shape[dim], dtype="int32")
-    return f.sum(f.where(f.eq(factories.positions(values, dim), f.unsqueeze(every[classes], dim)), values, 0.0), dim)
+    with naming("Target {2} is out of bounds. There are {1} classes, numbered from 0"):
+        known = every[classes]
+    try:
+        found = f.eq(factories.positions(values, dim), f.unsqueeze(known, dim))
+    except AotgradArgumentError as error:
+        shape = ", ".join([str(n) for d, n in enumerate(values.shape) if d != dim])
+        raise _NotFit(f"{user_loc()}: a target of shape [{', '.join([str(n) for n in classes.shape])}] does not fit the input, which needs [{shape}]: "
+                      f"{str(error).rpartition(': ')[2]}") from None
+    return f.sum(f.where(found, values, 0.0), dim)
 
 
 def _classes(name: str, input: Any, target: Any, weight: Any) -> int:
@@ -165,7 +174,7 @@ def _of_classes(logp: Any, target: Any, weight: Any, ignore_index: int, dim: int
             share = _picked(_wide(weight, target), target, 0)
             return f.neg(f.mul(_chosen(logp, target, dim), share)), None, share
     counts = f.ne(target, ignore_index)
-    safe = f.where(counts, f.where(f.lt(target, 0), n, target), 0)  # negative numbers are no classes counted from the end
+    safe = f.where(counts, f.where(f.lt(target, 0), f.sub(target, n), target), 0)  # negative numbers are no classes counted from the end
     share = f.astype(counts, dtype_of(logp))
     if weight is not None:
         share = f.mul(share, _picked(_wide(weight, target), safe, 0))

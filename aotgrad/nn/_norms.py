@@ -10,6 +10,7 @@ import numpy as np
 from aotgrad.frontend import factories
 from aotgrad.frontend import inplace as writing
 from aotgrad.frontend.methods import stop_gradient
+from aotgrad.frontend.naming import naming
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradValueError
@@ -253,7 +254,8 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None, max_norm:
         raise AotgradArgumentError(f"embedding: 'weight' must be 2-D, not of shape {list(weight.shape)}")
     if dtype_of(input).kind not in "iu":
         raise AotgradDTypeError(f"embedding: expected input of integers, not {dtype_of(input).name}")
-    rows = f.reshape(f.index_select(weight, 0, f.reshape(input, -1)), (*input.shape, weight.shape[1]))
+    with naming("embedding: index {0} is out of range; weight has {1} rows"):
+        rows = f.reshape(f.index_select(weight, 0, f.reshape(input, -1)), (*input.shape, weight.shape[1]))
     if padding_idx is None:
         return rows
     count = weight.shape[0]

@@ -18,7 +18,7 @@ from .tape import AccumulateGrad, Node, Value
 
 __all__ = ["backward", "grad"]
 
-_FREED: Final = tape.FREED
+_Freed: Final = tape.Freed
 _BFLOAT16_ONE: Final = 0x3F80
 
 
@@ -43,7 +43,7 @@ class _Run:
                     self.captured.setdefault(node, []).append((index, place))
             self.waiting, self.needed = _count_towards(starts, self.captured)
         for node in self.waiting if self.needed is None else self.needed:
-            if node._saved is _FREED:
+            if type(node._saved) is _Freed:
                 raise AotgradRuntimeError(tape.FREED_TEXT)
 
     def put(self, node: Node, index: int, ct: Any) -> None:
@@ -127,7 +127,7 @@ def _run(run: _Run, starts: list[Node]) -> None:
         node = heappop(heap)[1]
         cts: Any = tuple(buffers.pop(node))
         if everything and node._extra is None and cts[0] is not None:
-            if node._saved is _FREED:
+            if type(node._saved) is _Freed:
                 raise AotgradRuntimeError(tape.FREED_TEXT)
             grads: Any = node.apply(cts)
         else:

@@ -18,7 +18,7 @@ from .dtypes import DType
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
-    "AccumulateGrad", "Edge", "Extra", "FREED", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate",
+    "AccumulateGrad", "Edge", "Extra", "FREED", "Freed", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate",
     "cell_of", "data_slot", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
 ]
 
@@ -225,14 +225,19 @@ class _NodeName(str):
         return str(self)
 
 
-class _Freed:
-    __slots__ = ()
+class Freed:
+    """What a node holds in the place of what it saved, once that is freed. ``plain``: the node's own, for what needs no tensor."""
+
+    __slots__ = ("plain",)
+
+    def __init__(self, plain: Any = None) -> None:
+        self.plain = plain
 
     def __repr__(self) -> str:
         return "<freed>"
 
 
-FREED: Final = _Freed()
+FREED: Final = Freed()
 FREED_TEXT: Final = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values of "
     "the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if "
@@ -290,7 +295,7 @@ class Node:
     @property
     def saved(self) -> Any:
         """What the node saved; raises ``AotgradRuntimeError`` after it was freed."""
-        if self._saved is FREED:
+        if type(self._saved) is Freed:
             raise AotgradRuntimeError(FREED_TEXT)
         return self._saved
 
@@ -354,7 +359,7 @@ def node_extra_of(node: Node) -> NodeExtra:
 
 def run_apply(node: Node, cts: tuple[Any, ...]) -> tuple[Any, ...]:
     """``node.apply`` with what everyone who runs a node must check."""
-    if node._saved is FREED:
+    if type(node._saved) is Freed:
         raise AotgradRuntimeError(FREED_TEXT)
     if not node.takes_none and not any(ct is not None for ct in cts):
         return (None,) * len(node.next_functions)

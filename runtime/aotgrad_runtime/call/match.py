@@ -76,10 +76,10 @@ def _array_fits(arg: ArgSpec, array: np.ndarray[Any, Any], syms: list[int | None
             want = syms[want.index]  # type: ignore[assignment]
         if want != size:
             return False
-    if is_c_order(arg.order):
+    if is_c_order(arg.order) and not arg.exact:
         return bool(array.flags.c_contiguous)
     strides = dense_strides(array.shape, arg.order, arg.dtype.itemsize)
-    return array.size == 0 or all(n == 1 or a == b for n, a, b in zip(array.shape, array.strides, strides))
+    return (array.size == 0 and not arg.exact) or all((n == 1 and not arg.exact) or a == b for n, a, b in zip(array.shape, array.strides, strides))
 
 
 def _fits(arg: ArgSpec, obj: object, found: Matched) -> bool:

@@ -166,11 +166,11 @@ class _Packer:
                 words.append(d)
         pointers["dims"] = self.arena.put(words)
         contiguous = is_c_order(arg.order)
-        if not contiguous and arg.order is not None:
-            pointers["order"] = self.arena.put(_order_words(arg.order))
+        if not contiguous or arg.exact:
+            pointers["order"] = self.arena.put(_order_words(tuple(range(len(arg.dims))) if arg.order is None else arg.order))
         values |= {
             "kind": CONSTANTS["KIND_ARRAY"], "type": id(np.ndarray), "nd": len(arg.dims), "type_num": arg.dtype.np.num, "itemsize": arg.dtype.itemsize,
-            "flags": _ALIGNED | (_C_CONTIGUOUS if contiguous else 0),
+            "exact": int(arg.exact), "flags": _ALIGNED | (_C_CONTIGUOUS if contiguous else 0),
         }
 
     def out(self, k: int, out: OutSpec, dims_before: int) -> tuple[dict[str, int], dict[str, int]]:

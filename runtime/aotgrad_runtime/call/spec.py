@@ -68,8 +68,8 @@ class ArgSpec:
 
     ``kind`` is ``"array"`` (exactly ``numpy.ndarray``), ``"float"`` (exactly ``float``), ``"int"`` (exactly ``int`` within 64 bits; the kernel sees an int64),
     ``"npscalar"`` (exactly the NumPy scalar type of ``dtype``), or ``"is"`` (must be the object ``value``; the kernel gets no pointer). ``dims`` of an array: ints and
-    ``Sym``. ``order``: the dims from the outermost to the innermost in memory; None is C order. ``unwrap = (type, offset)``: the source holds exactly such an object,
-    whose slot at ``offset`` is the array.
+    ``Sym``. ``order``: the dims from the outermost to the innermost in memory; None is C order. ``exact``: dims of size 1 have the strides of that order too.
+    ``unwrap = (type, offset)``: the source holds exactly such an object, whose slot at ``offset`` is the array.
 
     >>> ArgSpec("array", dtypes.float64, (Sym(0), 3))
     >>> ArgSpec("array", dtypes.float32, (Sym(0), 3, Sym(1), Sym(2)), order=(0, 2, 3, 1), source=Cell(cell))
@@ -82,6 +82,7 @@ class ArgSpec:
     source: Source = 0
     value: object = None
     unwrap: tuple[type, int] | None = None
+    exact: bool = False
 
 
 @record(frozen=True)
@@ -96,12 +97,15 @@ class OutSpec:
 
 def failure(code: int, info: Sequence[int], name: str = "a compiled function", locations: Sequence[str] = ()) -> BaseException:
     """The error that a kernel's code means: ``AotgradRangeError`` for 2, ``AotgradValueError`` for 3 (a number outside an op's domain; its location says which), or
-    ``AotgradZeroDivisionError`` where ``info[2]`` says so,
-    ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5. ``locations``: lines of the user's, numbered by ``info[0]``."""
-    place = locations[info[0]] if 0 <= info[0] < len(locations) else ""
+    ``AotgradZeroDivisionError`` where ``info[2]`` says so, ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5.
+
+    ``locations``: lines of the user's, numbered by ``info[0]``, each with what an index is after a tab, where that is known:
+    {0} in it stands for the index as it was written, {1} for the size, {2} for the index that the kernel met."""
+    place, _, what = (locations[info[0]] if 0 <= info[0] < len(locations) else "").partition("\t")
     line = f"{place}: " if place else ""
     if code == 2:
-        return AotgradRangeError(f"{line}{name}: index {info[1]} is out of range for size {info[2]}")
+        index = info[1] if info[1] >= 0 else info[1] - info[2]  # negative ones had the size added
+        return AotgradRangeError(line + (what.format(index, info[2], info[1]) if what else f"{name}: index {index} is out of range for size {info[2]}"))
     if code == 3 and info[2]:
         return AotgradZeroDivisionError(f"{place or 'ZeroDivisionError: an integer divided by zero'} (in {name})")
     if code == 3:
