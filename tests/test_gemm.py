@@ -9,9 +9,13 @@ import itertools
 import numpy as np
 import pytest
 from guarded import Guarded
+from lowering_harness import Program
 
 from aotgrad.codegen import elf, gemm, llvm
+from aotgrad.codegen.lowering_dot import workspace_bound
 from aotgrad.codegen.target import Target
+from aotgrad.ir import Layout, TensorType, build, dims
+from aotgrad_runtime.dtypes import as_dtype
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.loader import load_bytes
 
@@ -90,8 +94,8 @@ def check(g, a, b, c, accumulate):
 @cases
 def test_shapes_and_strides(name, dtype):
     rng, g = np.random.default_rng(0), get(name, dtype)
-    dims = [1, 2, 3, 5, 8, 10, 16, 17, 33, 64, 70]
-    grid = list(itertools.product(dims, dims, dims))
+    sizes = [1, 2, 3, 5, 8, 10, 16, 17, 33, 64, 70]
+    grid = list(itertools.product(sizes, repeat=3))
     for i in rng.permutation(len(grid))[:120]:
         m, n, k = grid[i]
         for kinds in itertools.product(("rows", "cols", "steps", "back"), repeat=2):
@@ -119,6 +123,43 @@ def test_small_products_need_no_workspace(name, dtype):
     assert all(size(m, n, k, k, 1, n, 1) == 0 for m in (1, 4, 16, 128) for n in (1, 10, 64, 128) for k in (1, 10, 64, 128) if n > 1 or k > 0)
     assert size(128, 64, 128, 1, 128, 64, 1) == 0 and size(8, 64, 128, 128, 1, 1, 128) == 0  # A transposed; few rows with B transposed
     assert size(1, 1, 1 << 40, 1, 1, 1, 1) == 0 and size(0, 9, 9, 9, 1, 9, 1) == size(9, 0, 9, 9, 1, 0, 1) == size(9, 9, 0, 0, 1, 9, 1) == 0
+
+
+SIZES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 129, 257, 513, 1100, 2049, 5000, 100_000)
+
+
+@cases
+def test_kernels_have_the_workspace_that_a_product_asks_for(name, dtype):
+    """In every order of the operands, known or not."""
+    size, target, scalar = get(name, dtype).workspace, Target.named(name), as_dtype(NP[dtype])
+    open_dims = {x: dims.symbol(x) for x in ("m", "n", "k", "u", "v", "w")}
+    bounds = {}
+    for a, b in itertools.product("rc", repeat=2):
+        of_a, of_b = (("k", 1) if a == "r" else (1, "m")), (("n", 1) if b == "r" else (1, "k"))
+        bounds[a, b] = workspace_bound(scalar, target, tuple(map(dims.symbol, "mnk")), [tuple(open_dims.get(x, x) for x in pair) for pair in (of_a, of_b)])
+    whichever = workspace_bound(scalar, target, tuple(map(dims.symbol, "mnk")), [(dims.symbol("u"), dims.symbol("v")), (dims.symbol("w"), dims.symbol("x"))])
+    for m, n, k in itertools.product(SIZES, SIZES, SIZES):
+        env = {"m": m, "n": n, "k": k}
+        most = dims.substitute(whichever, {**env, "u": 7, "v": 7, "w": 7, "x": 7})
+        for (a, b), bound in bounds.items():
+            need = size(m, n, k, *((k, 1) if a == "r" else (1, m)), *((n, 1) if b == "r" else (1, k)))
+            assert need <= dims.substitute(bound, env) <= 200_000 + 2 * max(need, (m + n) * k * scalar.itemsize), (env, a, b, need)
+            assert need <= most, (env, a, b, need)
+
+
+@pytest.mark.parametrize("dtype", list(NP))
+def test_large_products_stay_in_their_workspace(dtype):
+    """As the compiler calls it, between guard pages, of either order of the operands in memory."""
+    rng, scalar = np.random.default_rng(3), as_dtype(NP[dtype])
+    for orders in itertools.product((None, Layout((1, 0))), repeat=2):
+        types = [TensorType(tuple(map(dims.symbol, names)), scalar, order) for names, order in zip(("mk", "kn"), orders)]
+        product = Program(build("dot", types, lambda b, x, y: b.dot(x, y)))
+        for m, n, k in ((1030, 1100, 520), (1030, 520, 1100), (8, 20, 20_000), (30, 4, 20_000)):
+            x, y = rng.standard_normal((m, k)).astype(NP[dtype]), rng.standard_normal((k, n)).astype(NP[dtype])
+            some = slice(m % 7, None, 1 + m // 20)
+            wide = [v.astype(np.float64) for v in (x[some], y)]
+            bound = (k + 1) * np.finfo(x.dtype).eps / 2 * (abs(wide[0]) @ abs(wide[1]))
+            assert (abs(product(x, y, guard=True)[some] - wide[0] @ wide[1]) <= bound).all(), (m, n, k, orders)
 
 
 @cases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,16 +32,34 @@ _BATCH, _SMALL_BATCH = 8, 1024  # products of a batch between two questions whet
 _ROWS = 16  # likewise rows of a product made by loops
 
 
-def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike]) -> DimLike:
-    """Bytes of scratch that ``ag_gemm`` may use for M, N, K: both packed panels, or one vector."""
-    m, n, k = sizes
-    cfg = gemm.config(dtype.mlir, target)
-    lanes, item = cfg.vec.lanes, dtype.itemsize
+def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> DimLike:
+    """At least the bytes of scratch that ``ag_gemm`` asks for (its ``_workspace``), for M, N, K and the strides of A and B."""
+    (m, n, k), ((_, columns_a), (rows_b, columns_b), *_) = sizes, strides
+    cfg, item = gemm.config(dtype.mlir, target), dtype.itemsize
+    pack_a = 0 if columns_a == 1 else _some(k * m * item - cfg.pack_a_bytes) * _some(n - cfg.strip)
+    pack_b = 1 if 1 not in (rows_b, columns_b) else _some(k * n * item - cfg.pack_b_bytes) * _some(m - 16)
+    if columns_b != 1 and rows_b == 1:
+        pack_b = dims.maximum(pack_b, _some(m - cfg.row_dots))
     depth = dims.minimum(k, cfg.kc)
-    panel_b = depth * dims.minimum(n + lanes, cfg.nc + cfg.strip) + lanes * cfg.strip
-    panel_a = depth * dims.minimum(m + 16, cfg.mc + 16)
-    total: DimLike = item * (panel_a + panel_b + dims.maximum(m, k)) + 128
+    width = dims.minimum(_up(n, cfg.vec.lanes), _up((1 + pack_a) * cfg.nc, cfg.strip))
+    panels = pack_a * depth * dims.minimum(_up(m, cfg.tiles), _up(cfg.mc, cfg.tiles)) + pack_b * (depth * width + cfg.vec.lanes * cfg.strip)
+    copies: list[DimLike] = [m * _some(2 - n)]  # of what few rows or columns, or one column, are multiplied with
+    if columns_a != 1:
+        copies.append(m * k * _some(cfg.row_dots + 1 - m))
+    if rows_b != 1:
+        copies.append(n * k * _some(cfg.col_dots + 1 - n) * (dims.maximum(_some(m - 1), _some(2 - n)) if columns_b == 1 else 1))
+    total: DimLike = item * functools.reduce(dims.maximum, copies, panels) + 64
     return total
+
+
+def _some(count: DimLike) -> DimLike:
+    """1 where there are any, else 0."""
+    return dims.minimum(1, dims.maximum(0, count))
+
+
+def _up(size: DimLike, step: int) -> DimLike:
+    out: DimLike = dims.floordiv(size + step - 1, step) * step
+    return out
 
 
 def dot(cx: Context, item: Kern) -> None:
@@ -66,7 +85,7 @@ class _Product:
         self.small = _is_small(op)
         self.epilogue = _block_function(cx, e) if e is not None else None
         self.threads = 1 if self.small or cx.module is None else self._threads()
-        bound = 0 if self.small else workspace_bound(t.dtype, cx.target, self.sizes)
+        bound = 0 if self.small else workspace_bound(t.dtype, cx.target, self.sizes, _units(self.sizes, [x.strides[-2:] for x in self.arrays]))
         self.room: DimLike = dims.floordiv(bound + 63, 64) * 64
         self.work = None if self.small else cx.work.take_bytes(self.room * self.threads)
 
@@ -107,7 +126,7 @@ class _Product:
         if self.threads == 1:
             self._one(at)
             return
-        strip = gemm.config(self.dtype.mlir, self.cx.target).strip
+        strip = int(_up(9, gemm.config(self.dtype.mlir, self.cx.target).strip))  # type: ignore[arg-type]
         wide, high = kb.max(kb.div(n, strip), 1), kb.max(kb.div(m, _ROW_BLOCK), 1)
         across, down = self._grid(wide, high)
         with kb.parallel(kb.mul(across, down), 1, self.threads, most=kb.mul(across, down)) as (a, b), kb.for_(a, b) as lp:
@@ -267,18 +286,20 @@ def _all_nodes(e: NestEmitter) -> list[Node]:
     return list(out)
 
 
-def _unit(stride: DimLike, size: DimLike, value: DimLike) -> DimLike:
-    return value if isinstance(size, int) and size == 1 else stride
+def _units(sizes: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> list[tuple[DimLike, DimLike]]:
+    """Strides of A, B and C. A dim of size 1 has none of its own; the one that makes the other contiguous is taken."""
+    m, n, k = sizes
+
+    def unit(stride: DimLike, size: DimLike, value: DimLike) -> DimLike:
+        return value if isinstance(size, int) and size == 1 else stride
+
+    return [(unit(rows, high, wide), unit(columns, wide, 1)) for (rows, columns), (high, wide) in zip(strides, ((m, k), (k, n), (m, n)))]
 
 
 def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]], work: Value,
           epilogue: tuple[str, Sequence[Value]] | None, origin: tuple[Index, Index]) -> None:
     kb = cx.kb
-    m, n, k = sizes
-    # A dim of size 1 has no stride of its own; the one that makes the other contiguous is taken.
-    rows_a, cols_a = _unit(strides[0][0], m, k), _unit(strides[0][1], k, 1)
-    rows_b, cols_b = _unit(strides[1][0], k, n), _unit(strides[1][1], n, 1)
-    rows_c = _unit(strides[2][0], m, n)
+    (rows_a, cols_a), (rows_b, cols_b), (rows_c, _) = _units(sizes, strides)
     mems = [x.store.mem for x in xs]
     at = [kb.dim(x) for x in bases]
     kb.gemm([kb.dim(d) for d in sizes], (mems[0], at[0], kb.dim(rows_a), kb.dim(cols_a)), (mems[1], at[1], kb.dim(rows_b), kb.dim(cols_b)),

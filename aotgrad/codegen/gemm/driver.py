@@ -40,6 +40,11 @@ class Config:
     def strip(self) -> int:
         return len(self.panels) * self.vec.lanes
 
+    @property
+    def tiles(self) -> int:
+        """Rows that every panel divides."""
+        return math.lcm(*(p.rows[0] for p in self.panels))
+
 
 @record(frozen=True)
 class _Plan:
@@ -72,8 +77,7 @@ def _unit(f: Fn, cfg: Config) -> dict[str, str]:
 def _plan(f: Fn, cfg: Config, adjacent: str) -> _Plan:
     size, lanes = cfg.vec.size, cfg.vec.lanes
     kc = f.ceil_div("%K", f.ceil_div("%K", cfg.kc))
-    tiles = math.lcm(*(p.rows[0] for p in cfg.panels))
-    mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), tiles)
+    mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), cfg.tiles)
     large_b = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%N"), size), cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
     pack_b = f.either(f.op(f"xor i1 {adjacent}, true"), large_b)
     large_a = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%M"), size), cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))
