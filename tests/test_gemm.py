@@ -151,15 +151,16 @@ def test_kernels_have_the_workspace_that_a_product_asks_for(name, dtype):
 def test_large_products_stay_in_their_workspace(dtype):
     """As the compiler calls it, between guard pages, of either order of the operands in memory."""
     rng, scalar = np.random.default_rng(3), as_dtype(NP[dtype])
-    for orders in itertools.product((None, Layout((1, 0))), repeat=2):
-        types = [TensorType(tuple(map(dims.symbol, names)), scalar, order) for names, order in zip(("mk", "kn"), orders)]
-        product = Program(build("dot", types, lambda b, x, y: b.dot(x, y)))
-        for m, n, k in ((1030, 1100, 520), (1030, 520, 1100), (8, 20, 20_000), (30, 4, 20_000)):
-            x, y = rng.standard_normal((m, k)).astype(NP[dtype]), rng.standard_normal((k, n)).astype(NP[dtype])
-            some = slice(m % 7, None, 1 + m // 20)
-            wide = [v.astype(np.float64) for v in (x[some], y)]
-            bound = (k + 1) * np.finfo(x.dtype).eps / 2 * (abs(wide[0]) @ abs(wide[1]))
-            assert (abs(product(x, y, guard=True)[some] - wide[0] @ wide[1]) <= bound).all(), (m, n, k, orders)
+    orders = list(itertools.product((None, Layout((1, 0))), repeat=2))
+    types = [TensorType(tuple(map(dims.symbol, names)), scalar, order) for pair in orders for names, order in zip(("mk", "kn"), pair)]
+    products = Program(build("dots", types, lambda b, *xs: [b.dot(x, y) for x, y in zip(xs[::2], xs[1::2])]))
+    for m, n, k in ((1030, 1100, 520), (1030, 520, 1100), (8, 20, 20_000), (30, 4, 20_000)):
+        x, y = rng.standard_normal((m, k)).astype(NP[dtype]), rng.standard_normal((k, n)).astype(NP[dtype])
+        some = slice(m % 7, None, 1 + m // 20)
+        wide = [v.astype(np.float64) for v in (x[some], y)]
+        bound = (k + 1) * np.finfo(x.dtype).eps / 2 * (abs(wide[0]) @ abs(wide[1]))
+        for order, got in zip(orders, products(*(x, y) * 4, guard=True), strict=True):
+            assert (abs(got[some] - wide[0] @ wide[1]) <= bound).all(), (m, n, k, order)
 
 
 @cases

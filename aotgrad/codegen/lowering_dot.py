@@ -126,7 +126,7 @@ class _Product:
         if self.threads == 1:
             self._one(at)
             return
-        strip = int(_up(9, gemm.config(self.dtype.mlir, self.cx.target).strip))  # type: ignore[arg-type]
+        strip = int(_up(9, gemm.config(self.dtype.mlir, self.cx.target).strip))
         wide, high = kb.max(kb.div(n, strip), 1), kb.max(kb.div(m, _ROW_BLOCK), 1)
         across, down = self._grid(wide, high)
         with kb.parallel(kb.mul(across, down), 1, self.threads, most=kb.mul(across, down)) as (a, b), kb.for_(a, b) as lp:
