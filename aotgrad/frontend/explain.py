@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -160,7 +161,7 @@ class _Costs:
             seconds += times * sum(c.seconds for c in inside)
             bound = max(inside, key=lambda c: c.seconds).bound
         places = sorted({(file, line, adjoint) for file, line, _, adjoint in step.lines})
-        lines = tuple(f"{file}:{line}{' (adjoint)' if adjoint else ''}" for file, line, adjoint in places)
+        lines = tuple(f"{_shortest(file)}:{line}{' (adjoint)' if adjoint else ''}" for file, line, adjoint in places)
         how = "; ".join(_chosen(r, self.env) for r in step.how if not inside or r["kind"] in ("scan", "cond"))
         return KernelCost(profiling.joined(step.ops), lines, how, read, written, flops, seconds, bound, inside)
 
@@ -173,6 +174,12 @@ class _Costs:
         work = flops / (peak if step.product else peak / 2) / 1e9
         transfer = moved / peaks.bandwidth(moved, _COPY_ROUNDS) / 1e9
         return (work, "arithmetic") if work > transfer else (transfer, "memory")
+
+
+def _shortest(file: str) -> str:
+    """A path as seen from the current folder, where it is in it."""
+    here = os.path.join(os.getcwd(), "")
+    return file[len(here):] if file.startswith(here) else file
 
 
 def _chosen(r: Mapping[str, Any], env: Env) -> str:
