@@ -308,3 +308,48 @@ def test_second_order_through_indexing() -> None:
 
     expected = np.array([[2 * x[1], 2 * x[0], 2.0], [2 * x[0], 2 * x[2], 2 * x[1]], [2.0, 2 * x[1], 0.0]])
     np.testing.assert_allclose(ag.hessian(f)(x), expected, rtol=1e-14)
+
+
+def _write(x, i):
+    y = np.zeros_like(x)
+    y[i] = 1.0
+    return y
+
+
+_A, _B = np.arange(3.0), np.ones((3, 4))
+OUT_OF_RANGE = {  # the function, its arguments, and index, dim and size that the message names
+    "array": (lambda x, i: x[i], (_A, np.array([0, -4])), (-4, 0, 3)),
+    "above": (lambda x, i: x[i], (_A, np.array([0, 7])), (7, 0, 3)),
+    "number": (lambda x, i: x[i], (_A, -4), (-4, 0, 3)),
+    "second dim": (lambda x, i: x[:, i], (_B, np.array([0, -9])), (-9, 1, 4)),
+    "pair": (lambda x, i, j: x[i, j], (_B, np.array([0, 1]), np.array([0, -9])), (-9, 1, 4)),
+    "first of a pair": (lambda x, i, j: x[i, j], (_B, np.array([3, 1]), np.array([0, 9])), (3, 0, 3)),
+    "far": (lambda x, i, j: x[i, j], (_B, np.array([0, 1]), np.array([0, -(1 << 40)])), (-(1 << 40), 1, 4)),
+    "take_along_axis": (lambda x, i: np.take_along_axis(x, i, axis=1), (_B, np.array([[0], [1], [-7]])), (-7, 1, 4)),
+    "take": (lambda x, i: np.take(x, i), (_B, np.array([0, -17])), (-17, 0, 12)),
+    "write": (_write, (_A, np.array([0, -5])), (-5, 0, 3)),
+    "add": (lambda x, i: x.at[i, i].add(2.0), (_B, np.array([0, 3])), (3, 0, 3)),
+    "mul": (lambda x, i: x.at[i].mul(2.0), (_A, np.array([0, -5])), (-5, 0, 3)),
+    "gradient": (ag.grad(lambda x, i: (x[i] ** 2).sum()), (_A, np.array([0, -5])), (-5, 0, 3)),
+    "loop": (lambda x: ag.fori_loop(0, 6, lambda k, a: a + x[-k - 1], 0.0), (_A,), (-4, 0, 3)),
+    "vmap": (ag.vmap(lambda x, i: x[i]), (_B, np.array([0, -9, 1])), (-9, 0, 4)),
+    "vmap of pairs": (ag.vmap(lambda x, i: x[0, i, i]), (np.ones((2, 1, 3, 4)), np.array([0, 3])), (3, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_messages_name_index_dim_size_and_line(name):
+    f, args, (index, dim, size) = OUT_OF_RANGE[name]
+    with pytest.raises(IndexError, match=rf"test_indexing.py:\d+: .*index {index} is out of bounds for dimension {dim} with size {size}$"):
+        ag.compile(f)(*args)
+    if "vmap" not in name:  # eager calls, and the plain function on tensors
+        with pytest.raises(IndexError, match=rf"index {index} is out of bounds for (dimension|axis) {dim} with size {size}$"):
+            f(*[ag.tensor(a) if isinstance(a, np.ndarray) else a for a in args])
+
+
+def test_without_checks_indices_are_clamped_and_writes_dropped():
+    run = lambda f, *args: ag.compile(f, checks=False)(*args)
+    x = np.arange(12.0).reshape(3, 4)
+    np.testing.assert_array_equal(run(lambda x, i: x[i], _A, np.array([0, -5, 7, -1])), [0, 0, 2, 2])
+    np.testing.assert_array_equal(run(lambda x, i, j: x.at[i, j].add(1.0), x, np.array([0, 3, -1]), np.array([0, 0, -4])), x + np.eye(3, 4) * [[1], [0], [0]] +
+                                  [[0] * 4, [0] * 4, [1, 0, 0, 0]])

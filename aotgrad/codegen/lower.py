@@ -50,7 +50,14 @@ class Module:
 
     def location(self, loc: Any) -> int:
         """The id of a source location in ``locations``."""
-        text = loc if isinstance(loc, str) else "" if loc is None else loc.told()
+        return self._located(loc if isinstance(loc, str) else "" if loc is None else loc.told())
+
+    def index_location(self, loc: Any, axis: int, form: str = "") -> int:
+        """The same for an index: with its dim, and the form it comes in: "wrapped", with the size added where it was negative, or "joined", as ``row_index`` has it.
+        ``call.failure`` reads it."""
+        return self._located("\t".join(["", "", str(axis), form] if loc is None else [str(loc), loc.what, str(axis), form]))
+
+    def _located(self, text: str) -> int:
         if text not in self.locations:
             self.locations.append(text)
         return self.locations.index(text)

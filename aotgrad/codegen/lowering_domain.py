@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..ir import dims, opdef
 from ..ir.core import Value
+from ..ir.dims import DimLike
 from .access import Access
 from .fusion import Kern
 from .lowering_index import elementwise, place_of, rounds
@@ -13,7 +16,7 @@ from .nest import Context
 
 __all__ = ["in_domain"]
 
-_CODE = 3
+_CODE, _INDEX = 3, 2
 
 
 def in_domain(cx: Context, item: Kern) -> None:
@@ -24,8 +27,12 @@ def in_domain(cx: Context, item: Kern) -> None:
     assert isinstance(low, opdef.Scalar)
     operands = [cx.buffers.access(item, o) for o in op.operands]
     domain, out = opdef.limited(op), cx.buffers.stored(op.result)
-    if cx.module.checks and domain is not None:
+    if cx.module.checks and domain is not None and domain.bounds is None:
         _check(cx, item, operands[domain.operand], domain)
+    elif cx.module.checks and domain is not None and domain.bounds is not None:
+        for x, bound in zip(operands, domain.bounds(op)):
+            if bound is not None:
+                _check_index(cx, item, x, *bound)
 
     def fn(k: Any, *xs: Value) -> Value:
         return low.fn(k, op, *xs)  # type: ignore[no-any-return]
@@ -35,12 +42,29 @@ def in_domain(cx: Context, item: Kern) -> None:
 
 
 def _check(cx: Context, item: Kern, x: Access, domain: opdef.Domain) -> None:
-    """Ends the call at the first element outside the domain. One that a broadcast repeats is looked at once."""
+    """Ends the call at the first element outside the domain."""
     op, kb = item.op, cx.kb
     assert op is not None
     k = kb.scalars(1)
     place = cx.module.location(domain.text if op.loc is None else f"{op.loc}: {domain.text}")
+    with _each(cx, item, x) as here:
+        kb.check(domain.holds(k, here), _CODE, place, k.to_index(here), int(domain.division))
+
+
+def _check_index(cx: Context, item: Kern, x: Access, least: DimLike, size: DimLike, axis: int) -> None:
+    """Ends the call at the first index out of range."""
+    op, kb = item.op, cx.kb
+    assert op is not None
+    with _each(cx, item, x) as here:
+        i = kb.scalars(1).to_index(here)
+        kb.check(kb.cmp("ult", kb.sub(i, kb.dim(least)), kb.dim(size - least)), _INDEX, cx.module.index_location(op.loc, axis), i, kb.dim(size))
+
+
+@contextmanager
+def _each(cx: Context, item: Kern, x: Access) -> Iterator[Value]:
+    """A loop over the elements of an operand. One that a broadcast repeats is looked at once."""
+    op = item.op
+    assert op is not None
     sizes = [n if s != 0 else dims.minimum(n, 1) for n, s in zip(op.result.type.shape, x.strides)]
     with rounds(cx, sizes) as at:
-        here = kb.load(x.store.mem, kb.dim(place_of(x, dict(enumerate(at)), [])[0]))
-        kb.check(domain.holds(k, here), _CODE, place, k.to_index(here), int(domain.division))
+        yield cx.kb.load(x.store.mem, cx.kb.dim(place_of(x, dict(enumerate(at)), [])[0]))

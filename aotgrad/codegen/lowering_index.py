@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..ir import dims
-from ..ir.core import Value
+from ..ir.core import Op, Value
 from ..ir.dims import DimLike
+from ..ir.ops.index import ROW_CODE
 from ..ir.types import TensorType
 from .access import Access
 from .bufferise import Store, dense
@@ -83,10 +84,25 @@ def _checked(cx: Context, item: Kern, index: Value, size: DimLike) -> tuple[DimL
     i = kb.scalars(1).to_index(index)
     if cx.module.checks:
         assert item.op is not None
-        kb.check(kb.cmp("ult", i, n), 2, cx.module.location(item.op.loc), i, n)
+        fits, maker = kb.cmp("ult", i, n), _maker(item.op.operands[1])
+        axes = (item.op.attrs["dim"],) if maker is None else maker.attrs["axes"]
+        if maker is not None and len(axes) > 1:  # which of the indices it was
+            with kb.if_(kb.negate(fits)) as wrong, wrong.then():
+                for j, (axis, d) in enumerate(zip(axes, maker.attrs["extents"])):
+                    place = cx.module.index_location(item.op.loc, axis, "joined")
+                    kb.check(kb.cmp("ne", kb.mod(i, ROW_CODE), j), 2, place, i, kb.dim(d))
+        kb.check(fits, 2, cx.module.index_location(item.op.loc, axes[0], "wrapped" if maker is not None and maker.attrs["wrap"] else ""), i, n)
         return as_size(cx, i), None
     inside = kb.select(kb.cmp("ult", i, n), 1, 0)
     return as_size(cx, kb.index(kb.max(kb.min(i, kb.sub(n, 1)), 0))), inside
+
+
+def _maker(index: Value) -> Op | None:
+    """The op that made an index of what the user gave."""
+    op = index.op
+    while op is not None and op.name in ("reshape", "broadcast", "permute", "relayout", "stop_gradient"):
+        op = op.operands[0].op
+    return op if op is not None and op.name == "row_index" else None
 
 
 def _index_move(cx: Context, item: Kern, x: Access, idx: Access, other: Access, write: str | None) -> None:

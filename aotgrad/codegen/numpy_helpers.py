@@ -58,6 +58,17 @@ def _checked(index, size):
         raise IndexError(f"index {int(np.min(index)) if np.min(index) < 0 else int(np.max(index))} is out of range for size {size}")
     return index
 ''',
+    "_row": '''
+def _row(*given, wrap):
+    """Indices (array, size, dim) of several dims as one along these dims together; negative ones are from the end, with wrap."""
+    rows = 0
+    for index, size, dim in given:
+        wrong = np.ravel((index < (-size if wrap else 0)) | (index >= size))
+        if wrong.any():
+            raise IndexError(f"index {int(np.ravel(index)[wrong][0])} is out of bounds for dimension {dim} with size {size}")
+        rows = rows * size + (np.where(index < 0, index + size, index) if wrap else index)
+    return rows
+''',
     "_rows": '''
 def _rows(x, index, value, dim):
     """A copy of x and the values as rows along dim, which comes first."""

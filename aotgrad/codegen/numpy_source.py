@@ -399,6 +399,11 @@ def _arg(w: _Writer, op: Op) -> _Text:
     return _Text(f"np.{op.name}({w.env[op.operands[0]].full}, axis={op.attrs['dim']})")
 
 
+def _row_index(w: _Writer, op: Op) -> _Text:
+    given = ", ".join(f"({w.env[o].full}, {w.size(n)}, {axis})" for o, n, axis in zip(op.operands, op.attrs["extents"], op.attrs["axes"]))
+    return _Text(f"{w.helper('_row')}({given}, wrap={op.attrs['wrap']})")
+
+
 def _conv(given: str) -> Callable[[_Writer, Op], _Text]:
     """``given``: which of x, w, y the operands are."""
     def text(w: _Writer, op: Op) -> _Text:
@@ -434,7 +439,7 @@ def _unary(sign: str) -> Callable[[_Writer, Op], _Text]:
 _OPS: dict[str, Callable[[_Writer, Op], _Text]] = {
     "full": _full, "constant": _constant, "cast": _cast, "broadcast": _broadcast, "reshape": _reshape, "permute": _permute, "stop_gradient": _same,
     "relayout": _same, "slice": _slice, "insert": _insert, "insert_add": _insert, "concatenate": _concatenate, "take": _take, "iota": _iota, "size": _size,
-    "argmax": _arg, "argmin": _arg, "dot": _dot, "conv": _conv("xw"), "conv_input_grad": _conv("yw"), "conv_weight_grad": _conv("xy"),
+    "row_index": _row_index, "argmax": _arg, "argmin": _arg, "dot": _dot, "conv": _conv("xw"), "conv_input_grad": _conv("yw"), "conv_weight_grad": _conv("xy"),
     **{f"window_{name}": _window for name in ("sum", "spread", "max", "argmax", "pick", "put")},
     "neg": _unary("-"), "logical_not": _unary("~"), "scatter": _by_helper("_scatter", ("dim",)), "scatter_add": _by_helper("_scatter_add", ("dim",)),
     "cumsum": _by_helper("_cumsum", ("dim", "exclusive", "reverse")), "cumprod": _by_helper("_cumprod", ("dim", "exclusive", "reverse")),

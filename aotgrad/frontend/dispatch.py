@@ -77,9 +77,10 @@ def run(public: Public, arguments: dict[str, Any]) -> Any:
 def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexError) -> AotgradIndexError:
     """Which number of an index along one dim was out of range: positions are worked out for all dims at once, and name none."""
     index, dim, x = arguments.get("index", arguments.get("indices")), arguments.get("dim"), arguments.get("input")
-    if not isinstance(index, (Tensor, np.ndarray)) or not isinstance(dim, int) or x is None:
+    if not isinstance(index, (Tensor, np.ndarray)) or not isinstance(dim, (int, type(None))) or x is None:
         return error
-    n, data = x.shape[dim], index._data if isinstance(index, Tensor) else index
+    n, dim = (int(np.prod(x.shape)), 0) if dim is None else (x.shape[dim], dim)
+    data = index._data if isinstance(index, Tensor) else index
     wrong = data[(data < -n) | (data >= n)]
     return type(error)(f"{user_loc()}: {public.name}: index {int(wrong.flat[0])} is out of bounds for dimension {dim} with size {n}") if wrong.size else error
 
@@ -145,7 +146,7 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     for k, v in arguments.items():
         if k not in public.tensors:
             arguments[k] = _plain_integers(v)
-    b = FrontBuilder(trace, flavour.torch, index_loc(_of_index(public, arguments)))
+    b = FrontBuilder(trace, flavour.torch, index_loc())
     wrapped = [_traced_operand(public, x, trace) for x in operands]
     results = emit_public(public, b, _replaced(public, arguments, wrapped))
     made = _restore(results, lambda v: flavour.traced._of(trace, unrecorded(b, v)))
@@ -158,18 +159,6 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
             if flavour.torch or out.ndim:  # NumPy's scalars are no views
                 eager.mark_view(out, first, how, i)
     return made
-
-
-def _of_index(public: Public, arguments: dict[str, Any]) -> str:
-    """What an index of a call that is out of range is, for errors of compiled code; no number is known where positions are worked out for all dims at once."""
-    name, dim = public.name, arguments.get("dim")
-    if public.op.name in ("getitem", "setitem") or not ("index" in public.tensors or "indices" in public.tensors):
-        spec = arguments.get("spec")
-        return "an index array has a number that is out of range for its dimension" if spec is not None and sum(e[0] == "array" for e in spec.entries) > 1 else ""
-    if type(dim) is not int:
-        return f"{name}: index {{0}} is out of bounds for size {{1}}"
-    rows = public.op.name == "index_select"
-    return f"{name}: {'index {0}' if rows else 'a number in index'} is out of bounds for dimension {dim} of input{' with size {1}' if rows else ''}"
 
 
 def _plain_integers(v: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -186,6 +187,9 @@ def _arguments(x: Any, parsed: Parsed, **more: Any) -> dict[str, Any]:
     return out
 
 
+_PLACED = re.compile(r"[^\n]*:\d+:\s")  # a message that begins with a line
+
+
 def _explained(x: Any, parsed: Parsed, error: AotgradIndexError) -> AotgradIndexError:
     """Which index was out of range, where the arrays are at hand."""
     dim, arrays = 0, iter(parsed.arrays)
@@ -198,7 +202,7 @@ def _explained(x: Any, parsed: Parsed, error: AotgradIndexError) -> AotgradIndex
                 if wrong.size:
                     return AotgradIndexError(f"{user_loc()}: index {int(wrong.flat[0])} is out of bounds for dimension {dim} with size {n}")
         dim += entry[0] != "new"
-    return error
+    return error if _PLACED.match(str(error)) else type(error)(f"{user_loc()}: {error}")
 
 
 def getitem(x: Any, index: Any) -> Any:

@@ -31,9 +31,9 @@ class naming:
         _local.what = self.before
 
 
-def index_loc(what: str) -> Loc | None:
+def index_loc() -> Loc | None:
     """``user_loc``, with what an index is."""
     loc = user_loc()
     if loc is not None:
-        loc.what = _local.what or what
+        loc.what = _local.what
     return loc

@@ -89,13 +89,14 @@ Derivative = Composite | Partials | Linear | Bilinear | Zero | Linearize
 @record(frozen=True)
 class Domain:
     """Integers that an op has a meaning for. Where ``applies(op)``, each element of operand ``operand`` must satisfy ``holds(k, x)``; ``text``: what the error says;
-    ``division``: it is a division by zero."""
+    ``division``: it is a division by zero. Or they are indices, in ``bounds(op)`` for each operand: (least, size, dim), or None."""
 
     operand: int
     applies: Callable[..., bool]
     holds: Callable[..., Any]
     text: str
     division: bool = False
+    bounds: Callable[..., Any] | None = None
 
 
 @record(frozen=True)

@@ -17,10 +17,10 @@ from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError, AotgradV
 from .. import dims as dimlib
 from ..builder import Builder
 from ..core import Block
-from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
+from ..opdef import REQUIRED, Composite, Domain, Front, OpDef, Sample, Scalar, Zero, register
 from ..types import TensorType
 
-__all__ = ["resolve"]
+__all__ = ["ROW_CODE", "resolve"]
 
 Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
@@ -142,14 +142,18 @@ def _size_like(b: Any, n: Any, like: Any) -> Any:
     return b.full_like(like, n) if isinstance(n, int) else b.broadcast(b.size(dim=n), shape=like.type.shape, dims=())
 
 
-def _wrapped(b: Any, i: Any, n: Any) -> Any:
-    return b.where(b.lt(i, b.full_like(i, 0)), b.add(i, _size_like(b, n, i)), i)
+def _certain(i: Any, n: Any) -> bool:
+    """Whether every index is known to be in range: places along a dim of at most that size."""
+    if i.op is None or i.op.name != "iota":
+        return False
+    count = i.type.shape[i.op.attrs["dim"]]
+    return bool(count == n or isinstance(count, int) and isinstance(n, int) and count <= n)
 
 
 class _Advanced:
     """The part of x that arrays index, with the indexed dims made one: ``work`` has it at dim ``dim``, ``rows`` are the positions along it."""
 
-    def __init__(self, b: Any, y: Any, idx: Sequence[Any], drop: Any, arrays: Any, sizes: Any, at: int) -> None:
+    def __init__(self, b: Any, y: Any, idx: Sequence[Any], drop: Any, arrays: Any, sizes: Any, at: int, checked: bool = False) -> None:
         left = [d for d in range(len(sizes)) if d not in drop]
         self.where = [left.index(a) for a in arrays]
         self.full = tuple(sizes[d] for d in left)
@@ -164,19 +168,14 @@ class _Advanced:
         self.moved = tuple(y.type.shape)
         total = dimlib.product(self.full[d] for d in self.where)
         self.work = b.to_shape(y, (*self.kept[:self.dim], total, *self.kept[self.dim:]))
-        self.rows = self._rows(b, idx)
+        self.rows = self._rows(b, idx, arrays, checked)
 
-    def _rows(self, b: Any, idx: Sequence[Any]) -> Any:
+    def _rows(self, b: Any, idx: Sequence[Any], dims: Sequence[int], checked: bool) -> Any:
         sizes = [self.full[d] for d in self.where]
-        if len(idx) == 1:
-            return _wrapped(b, idx[0], sizes[0])
-        rows, inside = None, None
-        for i, n in zip(idx, sizes):
-            i, size = _wrapped(b, i, n), _size_like(b, n, i)
-            fits = b.logical_and(b.ge(i, b.full_like(i, 0)), b.lt(i, size))
-            rows = i if rows is None else b.add(b.mul(rows, size), i)
-            inside = fits if inside is None else b.logical_and(inside, fits)
-        return b.where(inside, rows, b.full_like(rows, -1))  # one index out of range must not become a row of its neighbour
+        sure = tuple(_certain(i, n) for i, n in zip(idx, sizes))
+        if len(idx) == 1 and sure[0]:
+            return idx[0]
+        return b.emit("row_index", idx, {"extents": tuple(sizes), "axes": tuple(dims), "sure": sure, "checked": checked})[0]
 
     def order(self) -> tuple[int, ...]:
         """Where each dim of the result (kept[:at], block, kept[at:]) is in what ``take`` gives (kept[:dim], block, kept[dim:])."""
@@ -203,7 +202,7 @@ _COMBINE = {"mul": "mul", "min": "minimum", "max": "maximum"}
 
 def _setitem_body(b: Any, x: Any, v: Any, *idx: Any, starts: Any, sizes: Any, steps: Any, drop: Any, arrays: Any, at: int, shape: Any, mode: str) -> Any:
     if arrays:
-        a = _Advanced(b, _sliced(b, x, starts, sizes, steps), idx, drop, arrays, sizes, at)
+        a = _Advanced(b, _sliced(b, x, starts, sizes, steps), idx, drop, arrays, sizes, at, mode in _COMBINE)
         v = b.to_shape(v, (*a.kept[:at], *a.block, *a.kept[at:]))
         order = a.order()
         v = b.to_perm(v, tuple(sorted(range(len(order)), key=lambda i: order[i])))
@@ -229,6 +228,64 @@ def _combined(b: Any, a: _Advanced, v: Any, mode: str) -> Any:
     new = inner.emit(_COMBINE[mode], [inner.take(carry, at, dim=a.dim), row])[0]
     body.outputs = [inner.scatter(carry, at, new, dim=a.dim)]
     return b.emit("scan", [a.work, b.to_shape(a.rows, (count,)), rows], {"consts": 0, "carry": 1, "length": count}, [body])[0]
+
+
+# ---- one index ----------------------------------------------------------------------------------------------------------------------
+
+ROW_CODE, _LIMIT, _LEAST = 64, 1 << 56, -(1 << 63)  # an index out of range in a row: which of the arrays, and the number given (``call.failure`` reads it)
+
+
+def _bounds(op: Any) -> list[Any]:
+    a = op.attrs
+    return [None if sure else ((-n if a["wrap"] else 0), n, axis) for n, axis, sure in zip(a["extents"], a["axes"], a["sure"])]
+
+
+def _row_ref(*idx: Any, extents: Any, axes: Any, sure: Any, wrap: bool, checked: bool) -> Any:
+    rows: Any = 0
+    bad: list[tuple[Any, Any]] = []
+    for j, (i, n, axis, known) in enumerate(zip(idx, extents, axes, sure)):
+        i = np.asarray(i, np.int64)
+        wrong = (i < (-n if wrap else 0)) | (i >= n)
+        if checked and not known and wrong.any():
+            raise IndexError(f"index {int(i[wrong][0])} is out of bounds for dimension {axis} with size {n}")
+        bad.append((wrong, np.clip(i, -_LIMIT, _LIMIT - 1) * ROW_CODE | _LEAST + j))
+        rows = rows * n + (np.where(i < 0, i + n, i) if wrap and not known else i)
+    for wrong, code in reversed(bad) if len(idx) > 1 else ():
+        rows = np.where(wrong, code, rows)
+    return np.asarray(rows, np.int64)
+
+
+def _row_scalar(k: Any, op: Any, *idx: Any) -> Any:
+    a, rows, bad = op.attrs, None, []
+    for j, (i, n, sure) in enumerate(zip(idx, a["extents"], a["sure"])):
+        size, zero, at = k.vector(k.from_index(k.dim(n), int64)), k.const(0, i), i
+        if not sure and a["wrap"]:
+            at = k.select(k.cmp("lt", i, zero), k.add(i, size), i)
+        if not sure and len(idx) > 1:
+            code = k.mul(k.min(k.max(i, k.const(-_LIMIT, i)), k.const(_LIMIT - 1, i)), k.const(ROW_CODE, i))
+            code = k.logical("or", code, k.const(_LEAST + j, i))
+            bad.append((k.logical("and", k.cmp("ge", at, zero), k.cmp("lt", at, size)), code))
+        rows = at if rows is None else k.add(k.mul(rows, size), at)
+    for fits, code in reversed(bad):
+        rows = k.select(fits, rows, code)
+    return rows
+
+
+def _row_samples() -> Iterable[Sample]:
+    i, j = np.array([[0, 2, 1], [3, 3, 0]]), np.array([[1, 0, 4], [2, 2, 2]])
+    for wrap in (True, False):
+        for checked in (True, False):
+            more = {"wrap": wrap, "checked": checked}
+            yield Sample((i,), {"extents": (4,), "axes": (1,), "sure": (False,), **more}, f"{wrap}{checked}")
+    yield Sample((i, j - 5, j), {"extents": (4, 5, 5), "axes": (0, 1, 3), "sure": (False, False, True)}, "three")
+
+
+register(OpDef(
+    "row_index", "Indices of dims ``axes`` of ``extents`` as one along these dims together, counted from the start; with ``wrap`` negative ones are from the end. One "
+                 "out of range gives a number below 0 that tells which it was; with ``checked`` it is an error here. ``sure``: arrays that are in range.", ("index*",),
+    lambda types, a: (TensorType(types[0].shape, int64, types[0].layout),), _row_ref, Zero(),
+    Scalar(_row_scalar, Domain(0, lambda op: op.attrs["checked"], lambda k, i: i, "", bounds=_bounds)),
+    {"extents": REQUIRED, "axes": REQUIRED, "sure": REQUIRED, "wrap": True, "checked": False}, _row_samples, layouts="any", exact=True))
 
 
 # ---- declarations -----------------------------------------------------------------------------------------------------------------------

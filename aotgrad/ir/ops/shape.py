@@ -312,9 +312,11 @@ def _scatter_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
     return {0: b.scatter(ct, idx, b.zeros(v), dim=dim), 2: b.where(mask, b.take(ct, idx, dim=dim), b.zeros(v))}
 
 
-def _own_rows(b: Any, idx: Any, n: Any, size: Any) -> Any:
+def _own_rows(b: Any, idx: Any, n: Any, size: Any, axis: int) -> Any:
     """Indices of each example into the ``n`` rows of its own, as rows of all examples' together; what is out of range for ``n`` is so there."""
-    wide = b.to_dtype(idx, int64)
+    made = idx.op is not None and idx.op.name == "row_index"  # checked here, where the numbers are still the user's
+    attrs = idx.op.attrs if made else {"extents": (n,), "axes": (axis,), "sure": (False,), "wrap": False}
+    wide = b.emit("row_index", idx.op.operands if made else [b.to_dtype(idx, int64)], {**attrs, "checked": True})[0]
 
     def number(d: Any) -> Any:
         return b.full_like(wide, d) if isinstance(d, int) else b.broadcast(b.size(dim=d), shape=wide.type.shape, dims=())
@@ -343,7 +345,7 @@ def _take_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: An
         out = b.take(x, idx, dim=dim)
         return b.to_perm(out, (dim, *range(dim), *range(dim + 1, len(out.type.shape))))
     rows, _ = _rows_first(b, x, dim, 1, size)
-    out = b.take(rows, _own_rows(b, idx, x.type.shape[dim + 1], size), dim=0)  # new dim, the index's, those before dim, those after
+    out = b.take(rows, _own_rows(b, idx, x.type.shape[dim + 1], size, dim), dim=0)  # new dim, the index's, those before dim, those after
     return b.to_perm(out, (0, *range(block, block + dim), *range(1, block), *range(block + dim, len(out.type.shape))))
 
 
@@ -355,7 +357,7 @@ def _scatter_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size:
     rows, (shape, inverse) = _rows_first(b, x, dim, 1, size)
     values, _ = _rows_first(b, v, dim, len(xs[1].type.shape) - 1, size)
     values = b.to_shape(values, (*xs[1].type.shape, *shape[2:]))
-    out = b.emit(op.name, [rows, _own_rows(b, xs[1], x.type.shape[dim + 1], size), values], {"dim": 0})[0]
+    out = b.emit(op.name, [rows, _own_rows(b, xs[1], x.type.shape[dim + 1], size, dim), values], {"dim": 0})[0]
     return b.to_perm(b.to_shape(out, shape), inverse)
 
 

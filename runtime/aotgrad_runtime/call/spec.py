@@ -99,13 +99,19 @@ def failure(code: int, info: Sequence[int], name: str = "a compiled function", l
     """The error that a kernel's code means: ``AotgradRangeError`` for 2, ``AotgradValueError`` for 3 (a number outside an op's domain; its location says which), or
     ``AotgradZeroDivisionError`` where ``info[2]`` says so, ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5.
 
-    ``locations``: lines of the user's, numbered by ``info[0]``, each with what an index is after a tab, where that is known:
-    {0} in it stands for the index as it was written, {1} for the size, {2} for the index that the kernel met."""
-    place, _, what = (locations[info[0]] if 0 <= info[0] < len(locations) else "").partition("\t")
+    ``locations``: lines of the user's, numbered by ``info[0]``. Behind tabs, what an index is, where that is known: {0} in it stands for the index as it was written,
+    {1} for the size, {2} for the index that the kernel met; and for an index its dim and form (see ``Module.index_location``)."""
+    parts = (locations[info[0]] if 0 <= info[0] < len(locations) else "").split("\t")
+    place, what, axis, form = parts + ["", "0", ""][len(parts) - 1:]
     line = f"{place}: " if place else ""
     if code == 2:
-        index = info[1] if info[1] >= 0 else info[1] - info[2]  # negative ones had the size added
-        return AotgradRangeError(line + (what.format(index, info[2], info[1]) if what else f"{name}: index {index} is out of range for size {info[2]}"))
+        index = info[1]
+        if form == "joined":
+            index = (index + (1 << 63 if index < -1 << 62 else 0)) >> 6
+        elif form == "wrapped" and index < 0:
+            index -= info[2]
+        told = what.format(index, info[2], info[1]) if what else f"{name}: index {index} is out of bounds for dimension {axis} with size {info[2]}"
+        return AotgradRangeError(line + told)
     if code == 3 and info[2]:
         return AotgradZeroDivisionError(f"{place or 'ZeroDivisionError: an integer divided by zero'} (in {name})")
     if code == 3:
