@@ -194,7 +194,7 @@ def test_errors_of_the_kernel_are_raised() -> None:
     index = np.array([0, 2])
     g([X], index)
     assert g([X], index)[0].tolist() == [1.0, 3.0] and g.long == 1
-    with pytest.raises(ag.AotgradIndexError, match="out of range"):
+    with pytest.raises(ag.AotgradIndexError, match="index 3 is out of bounds for dimension 0 with size 3"):
         g([X], np.array([0, 3]))
 
 
@@ -227,3 +227,25 @@ def test_many_structures_and_threads() -> None:
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_sizes_that_must_differ_are_compared_by_the_kernel():
+    """Which branch ``x.shape[0] == y.shape[0]`` takes is a check in front of the kernel, not a call through Python."""
+    def f(x, y):
+        return np.sum(x) * 2.0 if x.shape[0] == y.shape[0] else np.sum(x) + np.sum(y)
+
+    def structure(both):
+        return {"sum": f(both["x"], both["y"])}
+
+    x = [np.arange(float(n)) for n in range(6)]
+    for counted, call in ((Watched(f), lambda g, a, b: g(a, b)), (Watched(structure), lambda g, a, b: g({"x": a, "y": b})["sum"])):
+        for a, b in ((3, 4), (3, 4), (5, 5), (5, 5)):
+            call(counted, x[a], x[b])
+        before, traces = counted.long, counted.call.cache_info().traces
+        for a, b in ((3, 4), (2, 5), (5, 2), (0, 3), (2, 2), (4, 4), (1, 2)):
+            assert call(counted, x[a], x[b]) == f(x[a], x[b])
+        assert (counted.long, counted.call.cache_info().traces) == (before, traces)
+    t = [ag.tensor(a) for a in x]
+    counted = Watched(f)
+    for a, b in ((3, 4), (3, 4), (5, 5), (5, 5), (2, 4), (4, 4)):
+        assert counted(t[a], t[b]).item() == f(x[a], x[b])

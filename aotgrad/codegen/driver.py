@@ -105,8 +105,8 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
 
 def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:
     low = lower(func, name, target, checks=opts.checks, hooks=bool(opts.hooks), threads=opts.threads)
-    if opts.guards or opts.flush:
-        low = replace(low, entry=replace(low.entry, guards=tuple((a, b, -1) for a, b in opts.guards), flush=opts.flush))
+    if opts.guards or opts.unequal or opts.flush:
+        low = replace(low, entry=replace(low.entry, guards=tuple((a, b, -1) for a, b in opts.guards), unequal=opts.unequal, flush=opts.flush))
     return low
 
 

@@ -14,11 +14,13 @@ class Options:
     """``checks``: index range and domain errors by code; off, reads out of range are clamped, writes dropped.
 
     ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks. ``guards``: pairs of sizes that must be
-    equal, checked before anything else (code 1). ``threads``: of the caller's pool, so many may share a kernel. ``flush``: subnormal numbers are zeros.
+    equal, checked before anything else (code 1), ``unequal``: pairs that must not be. ``threads``: of the caller's pool, so many may share a kernel.
+    ``flush``: subnormal numbers are zeros.
     """
 
     checks: bool = True
     hooks: str = ""
     guards: tuple[tuple[dims.DimLike, dims.DimLike], ...] = ()
+    unequal: tuple[tuple[dims.DimLike, dims.DimLike], ...] = ()
     threads: int = 1
     flush: bool = False

@@ -37,9 +37,9 @@ class Entry:
 
     ``NAME(ag_call *)`` calls the kernel function ``kernel`` (default: of the same name). ``symbols``: size symbols in the order of ``ag_call.sizes``.
     ``workspace``: bytes the kernel uses, to which NAME_workspace adds the scratch of ``gemms`` (which share one region, at ``workspace`` rounded up to 64).
-    ``guards``: (left, right, location id), equal or the call returns 1 with info (location, left, right). ``plain``: the name of a C form beside that on ``ag_call``,
-    ``int32_t PLAIN(inputs…, int64_t sizes…, outputs…, void *workspace)``; outputs may be NULL there. ``pool``: its last argument is a pool of threads, or NULL.
-    ``flush``: subnormal numbers are zeros during the call.
+    ``guards``: (left, right, location id), equal or the call returns 1 with info (location, left, right); ``unequal``: pairs that must differ.
+    ``plain``: the name of a C form beside that on ``ag_call``, ``int32_t PLAIN(inputs…, int64_t sizes…, outputs…, void *workspace)``; outputs may be NULL there.
+    ``pool``: its last argument is a pool of threads, or NULL. ``flush``: subnormal numbers are zeros during the call.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Entry:
     symbols: tuple[str, ...]
     workspace: DimLike = 0
     guards: tuple[tuple[DimLike, DimLike, int], ...] = ()
+    unequal: tuple[tuple[DimLike, DimLike], ...] = ()
     kernel: str | None = None
     gemms: tuple[Gemm, ...] = ()
     plain: str | None = None
@@ -125,6 +126,8 @@ def _call(entry: Entry, state: ModuleState) -> str:
     e.read(e.put(f"load ptr, ptr {e.offset('%call', 8)}, align 8") if entry.symbols else "null")
     for left, right, location in entry.guards:
         _guard(e, left, right, location)
+    for left, right in entry.unequal:
+        _guard(e, left, right, -1, "ne")
     pointers = [e.put(f"load ptr, ptr {e.offset(ptrs, 8 * i)}, align 8") for i in range(len(entry.inputs) + len(entry.outputs))]
     workspace = e.put(f"load ptr, ptr {e.offset('%call', 16)}, align 8")
     sizes = [e.names[v] for v in e._scratch.args]
@@ -135,10 +138,10 @@ def _call(entry: Entry, state: ModuleState) -> str:
     return "\n".join([f"define i32 @{entry.name}(ptr %call) #0 {{", "entry:", *e.entry, *e.lines, "  ret i32 %status", "}"])
 
 
-def _guard(e: Sizes, left: DimLike, right: DimLike, location: int) -> None:
+def _guard(e: Sizes, left: DimLike, right: DimLike, location: int, holds: str = "eq") -> None:
     a, b = e.dim(left), e.dim(right)
     fail, on = e.labels("fail", "on")
-    e.branch(e.put(f"icmp eq i64 {a}, {b}"), on, fail)
+    e.branch(e.put(f"icmp {holds} i64 {a}, {b}"), on, fail)
     e.block(fail)
     for i, value in enumerate((str(location), a, b)):
         e.lines.append(f"  store i64 {value}, ptr {e.offset('%call', CALL_INFO + 8 * i)}, align 8")
