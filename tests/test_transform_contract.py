@@ -478,3 +478,62 @@ def test_derivatives_of_bfloat16_are_those_of_float32() -> None:
     for g in (ag.grad(f), ag.hessian(f), ag.jacrev(v), ag.jacfwd(v), lambda x: ag.hvp(f, x, x), lambda x: ag.jvp(v, (x,), (x,))[1], lambda x: ag.vjp(v, x)[1](x)[0]):
         got, want = (g(ag.tensor([1.5, 2.0], dtype=d)) for d in (ag.bfloat16, ag.float32))
         assert got.dtype is ag.bfloat16 and got.tolist() == want.tolist()
+
+
+# ---- writes into arguments -----------------------------------------------------------------------------------------------------------
+
+def _writes(x, data, *, scale=None):
+    """Writes into everything it is given."""
+    x[0] = 5.0
+    data["z"][1] += 1.0
+    data["n"][0] = 7
+    if scale is not None:
+        scale *= 2.0
+    return (x * x * data["z"] * data["n"]).sum() * (1.0 if scale is None else scale[0])
+
+
+def _given():
+    return np.arange(1.0, 4.0), {"z": np.arange(3.0), "n": np.arange(3)}, np.array([0.5])
+
+
+RUNS = {
+    "value": lambda f: lambda x, data, scale: f(x, data, scale=scale),
+    "grad": lambda f: lambda x, data, scale: ag.grad(f)(x, data, scale=scale),
+    "grad of both": lambda f: lambda x, data, scale: ag.grad(f, argnums=(0, 1))(x, data, scale=scale),
+    "vjp": lambda f: lambda x, data, scale: ag.vjp(f, x, data)[1](1.0),
+    "jvp": lambda f: lambda x, data, scale: ag.jvp(f, (x, data), (x, data))[1],
+    "jacfwd": lambda f: lambda x, data, scale: ag.jacfwd(f)(x, data, scale=scale),
+    "jacrev": lambda f: lambda x, data, scale: ag.jacrev(f)(x, data, scale=scale),
+    "hessian": lambda f: lambda x, data, scale: ag.hessian(f)(x, data, scale=scale),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_numpy_arguments_never_change(name, monkeypatch):
+    """What a function writes into its arguments is seen by itself alone: eagerly, compiled, and as plain Python under the switch."""
+    def f(x, data, *, scale=None):
+        return _writes(x * 1.0, {"z": data["z"] * 1.0, "n": data["n"] * 1}, scale=None if scale is None else scale * 1.0)
+
+    def leaves(args):
+        return [args[0], *args[1].values(), args[2]]
+
+    want = _flat(ag.compile(RUNS[name](f))(*_given()))  # of copies made by the function itself
+    runs = {"compiled": ag.compile(RUNS[name](_writes))}
+    if name != "value":
+        runs["eager"] = RUNS[name](_writes)
+    monkeypatch.setenv("AOTGRAD_DISABLE_COMPILE", "1")
+    runs["plain"] = ag.compile(RUNS[name](_writes))
+    monkeypatch.delenv("AOTGRAD_DISABLE_COMPILE")
+    for how, run in runs.items():
+        args = _given()
+        got = _flat(run(*args))
+        for a, b in zip(leaves(args), leaves(_given())):
+            np.testing.assert_array_equal(a, b, err_msg=f"{name}, {how}")
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-14, err_msg=f"{name}, {how}")
+
+
+def _flat(tree):
+    if isinstance(tree, dict):
+        tree = [tree[k] for k in sorted(tree)]
+    return [x for t in tree for x in _flat(t)] if isinstance(tree, (tuple, list)) else [] if tree is None else [tree]

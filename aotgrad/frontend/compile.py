@@ -29,6 +29,7 @@ from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, pro
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .explained import explained_with_line
+from .leaves import spared
 from .ledger import Ledger, real
 from .options import Options
 from .program import Program, Pullback, depends
@@ -82,7 +83,7 @@ class CompiledProgram(Program):
         with profiling.compiling(title or func.name):
             self.kernel = kernels.build(func if plain is func else standard(plain), identifier(func.name), options)
         self.split = split.SplitProgram(func, name, functools.partial(_part, name, options)) if split.watched(func) else None
-        self.options = dataclasses.replace(options, guards=())  # what is derived is called with sizes that passed already
+        self.options = dataclasses.replace(options, guards=(), unequal=())  # what is derived is called with sizes that passed already
         self.title = title or func.name  # what the profiler calls it
         self.watched: Any = None  # its form for profiling, see ``profiling``
         super().__init__(func, name)
@@ -121,7 +122,7 @@ def _built(func: Func, name: str, options: Codegen, title: str | None = None) ->
 
 def _part(name: str, options: Codegen, func: Func) -> Program:
     """A part of a program that is cut; its errors name its own lines."""
-    return _built(func, name, dataclasses.replace(options, guards=()))
+    return _built(func, name, dataclasses.replace(options, guards=(), unequal=()))
 
 
 class State:
@@ -180,7 +181,7 @@ class State:
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.disabled or _disabled():
-            return self.f(*args, **kwargs)
+            return self.f(*spared(args), **spared(kwargs))
         out = None if self.has_out else kwargs.pop("out", None)
         leaves, tree = tree_flatten((args, kwargs))
         if current() is not None or any(isinstance(x, Traced) for x in leaves):
@@ -188,7 +189,7 @@ class State:
         static = self._static_leaves(args, kwargs)
         variant, fresh = self.find(leaves, tree, static)
         if variant.changes.overlap(variant.arguments(leaves)):
-            result = self.f(*args, **kwargs)
+            result = self.f(*spared(args), **spared(kwargs))
             return result if out is None else outputs.write(result, out)
         expected = self._expected(variant, leaves) if variant.verified < self.options.verify else None
         result = self.execute(variant, leaves)
@@ -411,7 +412,7 @@ class State:
         return variant.program
 
     def _codegen(self, variant: Variant) -> Codegen:
-        return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards))
+        return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards), unequal=tuple(variant.unequal))
 
     def execute(self, variant: Variant, leaves: Sequence[Any]) -> Any:
         """Runs a variant on the leaves of a call."""
@@ -458,7 +459,7 @@ class State:
     def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, fresh: bool) -> None:
         """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
         or when it came this way although there is one, by an entry."""
-        if variant.unequal or variant.asks or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
+        if variant.asks or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
             variant.entered = True
             if not self.options.verify and not split.needs_host(variant.func) and len(self.entries) < _ENTRIES and variant.func not in self.entries:
                 short = ready.make(self, variant, leaves, tree, _TRACED)

@@ -23,6 +23,7 @@ from .leaves import (
     like_name,
     nested,
     release,
+    spared,
     tracing_any,
     tree_flatten_nones,
 )
@@ -121,10 +122,10 @@ def jacfwd(f: F, argnums: Any = 0) -> F:
         cls = flavour_of([args, kwargs])
 
         def partial(*chosen: Any) -> Any:
-            filled = list(args)
+            filled = [a if i in nums else spared(a) for i, a in enumerate(args)]
             for i, c in zip(nums, chosen):
                 filled[i] = c
-            return f(*filled, **kwargs)
+            return f(*filled, **{k: spared(x) for k, x in kwargs.items()})
 
         with nested():
             blocks, out_tree = _jacfwd_blocks(partial, args, nums, trees, cls)

@@ -22,13 +22,13 @@ from . import dispatch, eager
 from .eager import Dual, make_dual
 from .program import Program
 from .promotion import python_dtype
-from .pytree import TreeDef, tree_flatten
+from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import is_leaf_array
 from .trace import Traced, current, plain_size
 
 __all__ = ["F", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of",
            "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "places", "reaches_leaves", "release", "scalar_output",
-           "state", "tracing_any", "tree_flatten_nones", "twin", "with_aux"]
+           "spared", "state", "tracing_any", "tree_flatten_nones", "twin", "with_aux"]
 
 F = Callable[..., Any]
 
@@ -164,6 +164,13 @@ def reaches_leaves(xs: Sequence[Any]) -> bool:
                 seen.add(child)
                 stack.append(child)
     return False
+
+
+def spared(tree: Any) -> Any:
+    """``tree`` with copies of the caller's NumPy arrays, for a function that may write to them; the same object where there are none."""
+    leaves, treedef = tree_flatten(tree)
+    written = [isinstance(x, np.ndarray) and x.flags.writeable for x in leaves]
+    return tree_unflatten(treedef, [x.copy(order="K") if w else x for x, w in zip(leaves, written)]) if any(written) else tree
 
 
 def twin(v: Any) -> Any:

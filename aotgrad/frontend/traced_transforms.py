@@ -18,7 +18,7 @@ from .front import FrontBuilder
 from .leaves import F, check_depends, check_float, differentiable, match, name_of, scalar_output, with_aux
 from .pytree import tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
-from .trace import Trace, current, user_loc
+from .trace import Trace, TracedArray, TracedNumber, current, user_loc
 
 __all__ = ["Inline", "copy_linear", "fitted", "traced_grad", "traced_jacobian", "traced_jvp", "traced_linearize", "traced_vjp"]
 
@@ -49,11 +49,11 @@ class Inline:
             for x, on in zip(full, self.on):
                 if on:
                     x._trace.requires.add(x._value)
-            filled, at = list(args), 0
+            filled, at = [a if i in nums else _here(a) for i, a in enumerate(args)], 0
             for i, n, (_, tree) in zip(nums, sizes, self.trees):
                 filled[i] = tree_unflatten(tree, full[at:at + n])
                 at += n
-            self.raw = enable_grad(f)(*filled, **kwargs)  # a gradient inside no_grad is a gradient still
+            self.raw = enable_grad(f)(*filled, **{k: _here(x) for k, x in kwargs.items()})  # a gradient inside no_grad is a gradient still
             return self.raw
 
         flat_tree = tree_flatten(tuple(kept))[1]
@@ -91,6 +91,20 @@ class Inline:
             out.append(tree_unflatten(tree, full[at:at + len(leaves)]))
             at += len(leaves)
         return out
+
+
+def _here(tree: Any) -> Any:
+    """``tree`` with arrays of the traces around as arrays of this one, which a function may write to: it changes a copy."""
+    leaves, treedef = tree_flatten(tree)
+    return tree_unflatten(treedef, [_lifted(x) if isinstance(x, TracedArray) and not isinstance(x, TracedNumber) else x for x in leaves])
+
+
+def _lifted(x: Any) -> Any:
+    trace = current()
+    assert trace is not None
+    out = TracedArray._of(trace, trace.value_of(x))
+    out.__dict__.update({k: v for k, v in x.__dict__.items() if k in ("_weak", "_leaf_index")})
+    return out
 
 
 def traced_grad(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, has_aux: bool) -> Any:

@@ -40,6 +40,7 @@ from .leaves import (
     reaches_leaves,
     release,
     scalar_output,
+    spared,
     state,
     tracing_any,
     twin,
@@ -100,14 +101,14 @@ class Taped:
             check_float(leaves, f"argument {i}")
         recorded = modes.state.grad
         self.vars: list[list[Any]] = []
-        filled = list(args)
+        filled = [a if i in nums else spared(a) for i, a in enumerate(args)]
         with nested(), enable_grad():
             for i, (leaves, tree) in zip(nums, self.trees):
-                mine = [fresh(x, self.cls, own) if differentiable(x) else x for x in leaves]
+                mine = [fresh(x, self.cls, own) if differentiable(x) else spared(x) for x in leaves]
                 self.vars.append([v if differentiable(x) else None for v, x in zip(mine, leaves)])
-                given = mine if self.cls is Tensor else [x if v is None else twin(v) for v, x in zip(self.vars[-1], leaves)]
+                given = mine if self.cls is Tensor else [x if v is None else twin(v) for v, x in zip(self.vars[-1], mine)]
                 filled[i] = tree_unflatten(tree, given)
-            self.out = _guarded(f, filled, kwargs)
+            self.out = _guarded(f, filled, {k: spared(x) for k, x in kwargs.items()})
         self.create_graph = state.depth > 0 or recorded and reaches_leaves(tree_flatten(self.out)[0])
 
     def pull(self, outs: Sequence[Any], cts: Sequence[Any]) -> list[Any]:
@@ -248,7 +249,7 @@ def _jvp(f: F, xs: Sequence[Any], ts: Sequence[Any], what: str) -> tuple[Any, An
     level = levels.level
     try:
         with nested():
-            duals = [make_dual(_plain(x, cls), as_tensor_like(t, cls, x, f"{what}: the tangent of argument {i}"), level) if differentiable(x) else x
+            duals = [make_dual(_plain(x, cls), as_tensor_like(t, cls, x, f"{what}: the tangent of argument {i}"), level) if differentiable(x) else spared(x)
                      for i, x, t in zip(places(tree), leaves, tangents)]
             out = _guarded(f, tree_unflatten(tree, duals), {})
             outs, out_tree = tree_flatten(out)
