@@ -197,3 +197,18 @@ def test_the_bad_target_is_named():
         with pytest.raises(IndexError, match=f"Target {name} is out of bounds") as info:
             F.cross_entropy(ag.ones(3, 4), ag.tensor(target))
         assert "test_nn_functional.py" in str(info.value)
+
+
+def test_targets_that_a_compiled_function_reads_by_name():
+    """Labels beside the function are inputs of the program, read at every call."""
+    x, w = np.random.default_rng(3).normal(size=(5, 3)), np.array([1.0, 2.0, 3.0])
+    target = np.array([0, 2, 1, 0, 2])
+    for loss in (lambda x: F.cross_entropy(x, target, weight=w), lambda x: F.nll_loss(x, ag.tensor(target))):
+        compiled = ag.compile(ag.value_and_grad(loss))
+        for first in (0, 1, -100):
+            target[0] = first
+            for got, want in zip(compiled(x), ag.value_and_grad(loss)(x)):
+                np.testing.assert_allclose(got, want, rtol=1e-13)
+        target[0] = 7
+        with pytest.raises(ag.AotgradError, match="out of (range|bounds)"):
+            compiled(x)

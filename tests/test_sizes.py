@@ -250,3 +250,33 @@ def test_sizes_as_shapes_and_bounds_stay_open(f: Any) -> None:
         x = np.linspace(0.5, 2, n)
         _same(compiled(x), f(x))
     assert compiled.cache_info().traces == 1
+
+
+W12, V1 = np.ones((1, 2)), np.full(1, 3.0)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: x @ W12, lambda x: x @ np.ones((1, 2)), lambda x: x @ V1, lambda x: np.dot(x, V1), lambda x: np.dot(x, np.ones((2, 1, 3))), lambda x: np.ones((4, 1)) @ x.T,
+    lambda x: ag.nn.functional.linear(x, np.ones((2, 1)), np.ones(2)), lambda x: ag.grad(lambda w: np.sum((x @ w) ** 2))(W12), lambda x: np.broadcast_to(x, (5, 1)),
+    lambda x: ag.scan(lambda c, t: (c + t, c), np.zeros(1), x)[1], lambda x: ag.fori_loop(0, 2, lambda i, c: c + x, np.zeros((5, 1))),
+    lambda x: ag.fori_loop(0, 2, lambda i, c: c @ np.full((1, 1), 0.5), x), lambda x: ag.cond(x.sum() > 0, lambda y: y, lambda y: np.ones((5, 1)), x),
+    lambda x: ag.cond(x.sum() > 0, lambda y: y[:, 0], lambda y: np.ones(5), x),
+])
+def test_an_open_size_of_1_meets_a_1(f: Any) -> None:
+    """One feature: the size 1 of an argument and a 1 in the program are the same size where sizes must be equal."""
+    compiled, x = ag.compile(f), np.linspace(0.5, 2, 5).reshape(5, 1)
+    _same(compiled(x), f(x))
+    _same(compiled(2 * x), f(2 * x))
+    assert compiled.cache_info().traces == 1
+
+
+def test_sizes_that_must_be_equal_are_checked_at_later_calls() -> None:
+    product = ag.compile(lambda x: x @ W12)
+    assert product(np.ones((5, 1))).shape == (5, 2)
+    with pytest.raises(ag.AotgradValueError, match="inner sizes: sizes 3 and 1 differ"):
+        product(np.ones((5, 3)))
+    carried = ag.compile(lambda c, y, xs: ag.scan(lambda c, t: (y * t, c), c, xs)[0])
+    assert [carried(np.ones(n), np.ones(n), np.ones(2)).shape for n in (3, 1)] == [(3,), (1,)] and carried.cache_info().traces == 1
+    for n, m in ((1, 3), (3, 1)):
+        with pytest.raises(ag.AotgradTypeError, match="must be equal"):
+            carried(np.ones(n), np.ones(m), np.ones(2))

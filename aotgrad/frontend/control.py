@@ -14,6 +14,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError,
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import dispatch
+from .front import FrontBuilder
 from .leaves import apart, dtype_of
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
@@ -61,6 +62,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     if p.type.shape != ():
         raise AotgradValueError(f"{user_loc()}: cond: the predicate has shape {p.type.shape}; it must be a scalar. Use ag.where for elementwise choice")
     p = p if p.type.dtype is bool_ else b.ne(p, b.full_like(p, 0))
+    _meet(b, subs[0].block.outputs, subs[1].block.outputs)
     given = [[_shown(_plain_type(trace, v.type)) for v in s.block.outputs] for s in subs]
     if given[0] != given[1]:
         raise _unlike(given)
@@ -241,6 +243,15 @@ def _shown(t: Any) -> str:
     return f"{t[1].name}[{', '.join(str(d) for d in t[0])}]" if isinstance(t, tuple) else t.__name__
 
 
+def _meet(b: FrontBuilder, first: Sequence[Value], second: Sequence[Value]) -> None:
+    """Sizes that have to be equal and are so in this call (1 and a symbol, two symbols) are equal from now on."""
+    for s, t in zip((v.type for v in first), (v.type for v in second)):
+        pairs = [*zip(s.shape, t.shape)] if s.dtype is t.dtype and len(s.shape) == len(t.shape) else []
+        if all(b.trace.example(p) == b.trace.example(q) for p, q in pairs):
+            for p, q in pairs:
+                b.equate(p, q, "sizes")
+
+
 def _plain_type(trace: Trace, t: TensorType) -> Any:
     return tuple(trace.canonical(d) for d in t.shape), t.dtype
 
@@ -294,6 +305,7 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
         if not any(changed):
             break
         values = [b.to_dtype(v, t.dtype) if c else v for v, t, c in zip(values, wanted, changed)]
+    _meet(b, values, sub.block.outputs)
     for i, (have, new) in enumerate(zip((_plain_type(trace, v.type) for v in values), (_plain_type(trace, t) for t in wanted))):
         if have != new:
             raise AotgradTypeError(f"{user_loc()}: {what}: leaf {i - counters} of the carry starts as {_shown(have)} and comes back as {_shown(new)}; they must be equal")

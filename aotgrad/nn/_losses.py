@@ -162,7 +162,7 @@ class _NotFit(AotgradArgumentError):
 def _of_classes(logp: Any, target: Any, weight: Any, ignore_index: int, dim: int) -> tuple[Any, Any, Any]:
     """The loss of each target; which targets count (None: all); and their weights (None: 1 each)."""
     n = logp.shape[dim]
-    if is_known(target):
+    if is_known(target) and is_known(logp):
         data = target._data if isinstance(target, Tensor) else np.asarray(target)
         counts: Any = data != ignore_index
         wrong = data[((data < 0) | (data >= n)) & counts]

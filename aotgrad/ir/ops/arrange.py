@@ -121,7 +121,7 @@ def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
                 raise AotgradValueError("expand: -1 cannot stand for a new leading dim")
             target[i] = shape[i - lead]
         elif i >= lead and shape[i - lead] != 1:
-            b.join(shape[i - lead], d, "expand")
+            (b.equate if d == 1 else b.join)(shape[i - lead], d, "expand")
     return b.spread(x, shape=tuple(target))
 
 

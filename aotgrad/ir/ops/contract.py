@@ -113,8 +113,9 @@ def _join_leading(b: Any, x: Sequence[Any], y: Sequence[Any]) -> tuple[Any, ...]
 def _matmul_canon(b: Any, x: Any, y: Any) -> Any:
     """Sizes that meet are joined first, so that symbols become equal before the types are checked."""
     if x.type.shape and y.type.shape:
-        inner = b.join(x.type.shape[-1], y.type.shape[0 if len(y.type.shape) == 1 else -2], "matmul: the inner sizes")
-        x, y = b.with_size(x, -1, inner), b.with_size(y, 0 if len(y.type.shape) == 1 else -2, inner)
+        place = 0 if len(y.type.shape) == 1 else -2
+        b.equate(x.type.shape[-1], y.type.shape[place], "matmul: the inner sizes")
+        x, y = b.with_size(x, -1, y.type.shape[place]), b.with_size(y, place, y.type.shape[place])
         for p, q in zip(reversed(x.type.shape[:-2]), reversed(y.type.shape[:-2])):
             b.join(p, q)
     return b.matmul(x, y)

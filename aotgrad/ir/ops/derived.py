@@ -37,7 +37,7 @@ def _np_dot(b: Any, x: Any, y: Any) -> Any:
     if rx <= 2 and ry <= 2 or ry == 1:
         return _matmul_canon(b, x, y)
     x_lead, y_lead, cols = x.type.shape[:-1], y.type.shape[:-2], y.type.shape[-1]
-    b.join(x.type.shape[-1], y.type.shape[-2])
+    b.equate(x.type.shape[-1], y.type.shape[-2], "dot: the inner sizes")
     k = b.refresh(y).type.shape[-2]
     flat = b.to_shape(b.to_perm(y, (ry - 2, *range(ry - 2), ry - 1)), (k, _count((*y_lead, cols))))
     out = b.dot(b.to_shape(b.refresh(x), (_count(x_lead), k)), flat)
