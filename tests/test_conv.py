@@ -119,6 +119,7 @@ def test_more_shapes() -> None:
 KNOWN: list[tuple[Any, Any, dict[str, Any]]] = [  # of known sizes, large enough for kernels of their own
     ((3, 17, 14, 13), (40, 17, 3, 3), attrs_of(1, 1, 1, 1)), ((2, 16, 15, 13), (32, 8, 3, 3), attrs_of(2, ((1, 1), (0, 2)), 1, 2)),
     ((2, 35, 16, 15), (35, 1, 3, 3), attrs_of(1, 1, 1, 35)), ((1, 3, 32, 31), (16, 3, 7, 7), attrs_of(2, 3, 1, 1)),
+    ((2, 140, 5, 4), (137, 140, 3, 3), attrs_of(1, 1, 1, 1)),  # weights that are packed a block at a time
     ((2, 32, 40, 31), (19, 32, 1, 1), attrs_of(3, 0, 1, 1)), ((2, 12, 60), (25, 12, 5), attrs_of(1, 2, 2, 1, 1)),
     ((1, 5, 6, 7, 8), (21, 5, 3, 2, 3), attrs_of((1, 2, 1), 1, 1, 1, 3)), ((0, 16, 14, 14), (16, 16, 3, 3), attrs_of(1, 1, 1, 1)),
 ]
@@ -154,7 +155,7 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_loops, "SHARE", 1)
     monkeypatch.setattr(select, "_SHARE", 1)
     rng = np.random.default_rng(12)
-    for i, (x, w, attrs) in enumerate(KNOWN[:5]):
+    for i, (x, w, attrs) in enumerate(KNOWN[:6]):
         for known in (True, False):
             layout = LAST(len(x)) if i % 2 else None
             sizes = x[2:] if known else tuple(map(dims.symbol, "hij"[:len(x) - 2]))

@@ -30,7 +30,7 @@ def build(specs, name):
     symbols = [s for k in kernels for s in (k.run, k.pack) if s]
     library = load_bytes(elf.link_shared([llvm.compile_object(text, target, passes="none")], symbols, "libconv.so"))
     p, i = ctypes.c_void_p, ctypes.c_int64
-    run, pack = ctypes.CFUNCTYPE(None, *[p] * 5, i, i, i), ctypes.CFUNCTYPE(None, p, p)
+    run, pack = ctypes.CFUNCTYPE(None, *[p] * 4, i, i, i), ctypes.CFUNCTYPE(None, p, p)
     return [(run(library.address(k.run)), pack(library.address(k.pack)) if k.pack else None, k, library) for k in kernels]
 
 
@@ -88,11 +88,7 @@ def check(made, s, seed, at_end=True, ranges=None):
     shapes = ((s.batch, s.channels, *s.spatial), (s.filters, s.channels // s.groups, *s.kernel), (s.batch, s.filters, *s.positions))
     x, w, y = (laid(rng, shape, layout, dtype, at_end, memory) for shape, layout in zip(shapes, s.layouts))
     result = {"forward": y, "input_grad": x, "weight_grad": w}[s.kind]
-    before = result.astype(np.float64)
-    residual = laid(rng, shapes[2], s.layouts[2], dtype, at_end, memory)
-    bias = laid(rng, (s.filters,), "contiguous", dtype, at_end, memory)
-    if not s.accumulate:
-        result[...] = np.nan
+    result[...] = np.nan
     packed = Guarded(kernel.packed_bytes)
     packed.fill_nan()
     memory.append(packed)
@@ -103,21 +99,13 @@ def check(made, s, seed, at_end=True, ranges=None):
                 "weight_grad": (x.ctypes.data, y.ctypes.data, at if pack else w.ctypes.data)}[s.kind]
     total = kernel.units * (1 if s.kind == "weight_grad" else s.batch)
     for low, high in ranges(total) if ranges else [(0, total)]:
-        run(*operands, bias.ctypes.data if s.bias else None, residual.ctypes.data if s.residual else None, s.batch, low, high)
+        run(*operands, w.ctypes.data if kernel.staged else None, s.batch, low, high)
     if s.kind == "weight_grad" and pack:
         pack(at, w.ctypes.data)
     given = [None if a is result else a for a in (x, w, y)]
     want = reference(s, *given)
     scale = reference(s, *(None if a is None else abs(a) for a in given))
     terms = {"forward": math.prod(s.kernel) * s.channels, "input_grad": math.prod(s.kernel) * s.filters, "weight_grad": s.batch * math.prod(s.positions)}[s.kind]
-    if s.accumulate:
-        want, scale = want + before, scale + abs(before)
-    if s.bias:
-        want, scale = want + bias.reshape(-1, *[1] * s.rank), scale + abs(bias.reshape(-1, *[1] * s.rank))
-    if s.residual:
-        want, scale = want + residual, scale + abs(residual)
-    if s.activation:
-        want = np.maximum(want, 0)
     bound = (terms + 3) * np.finfo(dtype).eps / 2 * scale
     assert (abs(result - want) <= bound).all(), s
     copy = result.copy()
@@ -150,7 +138,7 @@ def grid(kind, dtype):
         elif kind == "input_grad" and stride > 1:
             layouts[0] = LAST
         yield spec(kind, dtype, int(rng.integers(1, 4)), c, o, spatial, (kernel,) * rank, (stride,) * rank, ((padding, int(rng.integers(0, 3))),) * rank,
-                   (dilation,) * rank, c if groups == "depthwise" else groups, tuple(layouts), accumulate=kind == "weight_grad" and bool(rng.integers(2)))
+                   (dilation,) * rank, c if groups == "depthwise" else groups, tuple(layouts))
 
 
 def sample(kind, dtype, part, parts):
@@ -173,24 +161,6 @@ def test_grid(name, dtype, kind, part):
 def test_forward_same_3x3(name, dtype):
     check_all([spec(dtype=dtype, channels=c, filters=o, spatial=(h, v), padding=((1, 1), (1, 1)))
                for c, o, h, v in ((3, 64, 5, 30), (16, 70, 7, 7), (5, 33, 1, 1), (4, 16, 3, 56), (1, 1, 2, 3))], name)
-
-
-@wide
-@pytest.mark.parametrize("dtype", list(NP))
-def test_epilogues(name, dtype):
-    more = [{"bias": True}, {"residual": True}, {"activation": "relu"}, {"bias": True, "residual": True, "activation": "relu"}]
-    check_all([spec(dtype=dtype, channels=c, filters=o, spatial=(4, 9), padding=((1, 1), (1, 1)), groups=g, layouts=(LAST, FIRST, layout), **m)
-               for c, o, g, layout in ((3, 21, 1, LAST), (8, 6, 2, LAST), (19, 19, 19, LAST), (5, 38, 1, FIRST)) for m in more], name)
-
-
-def test_relu_keeps_nan():
-    s = spec(channels=1, filters=1, kernel=(1, 1), spatial=(2, 3), batch=1, activation="relu")
-    (run, pack, kernel, _library), = build([s], "native")
-    x, w, y = np.array([-1, 2, np.nan, 0.0, -0.0, 3], np.float32), np.ones(1, np.float32), np.empty(6, np.float32)
-    packed = np.empty(kernel.packed_bytes, np.uint8)
-    pack(w.ctypes.data, packed.ctypes.data)
-    run(x.ctypes.data, packed.ctypes.data, y.ctypes.data, None, None, 1, 0, kernel.units)
-    assert np.array_equal(y, [0, 2, np.nan, 0, 0, 3], equal_nan=True)
 
 
 @wide
@@ -235,5 +205,4 @@ EMPTY = [
 @wide
 @pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
 def test_sizes_of_nothing(name, kind):
-    check_all([spec(kind, **{"padding": ((1, 1),) * len(more.get("spatial", (5, 6))), **more}, accumulate=acc)
-               for more in EMPTY for acc in ((False, True) if kind == "weight_grad" else (False,))], name)
+    check_all([spec(kind, **{"padding": ((1, 1),) * len(more.get("spatial", (5, 6))), **more}) for more in EMPTY], name)

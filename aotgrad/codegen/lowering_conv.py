@@ -138,7 +138,8 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
         if c != result:
             _move(cx, t, arrays[c], used[c])
     placed = {c: (a.store.mem, kb.index(kb.dim(a.base))) for c, a in used.items()}
-    packed = cx.work.take_bytes(kernel.packed_bytes) if kernel.pack else None
+    rooms = cx.module.threads if kernel.staged else 1
+    packed = cx.work.take_bytes(kernel.packed_bytes * rooms) if kernel.pack else None
     inner = (packed.mem, kb.index(0)) if packed is not None else placed["w"]
 
     def call(name: str, buffers: Sequence[tuple[Value, Value]], *numbers: Index) -> None:
@@ -146,14 +147,23 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
 
     batch = kb.dim(spec.batch)
     total = kernel.units if spec.kind == WEIGHT_GRAD else kb.mul(batch, kernel.units)
-    operands = {FORWARD: (placed["x"], inner, placed["y"]), INPUT_GRAD: (placed["y"], inner, placed["x"]), WEIGHT_GRAD: (placed["x"], placed["y"], inner)}[spec.kind]
+
+    def run(low: Index, high: Index, at: tuple[Value, Value] = inner) -> None:
+        weights = (placed["w"],) if kernel.staged else ()
+        operands = {FORWARD: (placed["x"], at, placed["y"], *weights), INPUT_GRAD: (placed["y"], at, placed["x"], *weights),
+                    WEIGHT_GRAD: (placed["x"], placed["y"], at)}[spec.kind]
+        call(kernel.run, operands, batch, low, high)
+
     if kernel.pack and spec.kind != WEIGHT_GRAD:
-        call(kernel.pack, (placed["w"], inner))
+        with kb.for_(0, rooms) as lp:
+            call(kernel.pack, (placed["w"], (inner[0], kb.index(kb.mul(lp.iv, kernel.packed_bytes)))))
     if e is not None:
-        _in_pieces(cx, e, choice, batch, lambda low, high: call(kernel.run, operands, batch, low, high))
+        _in_pieces(cx, e, choice, batch, run)
     else:
-        with kb.parallel(total, choice.least, cx.module.threads) as (low, high), kb.for_(low, high, choice.units, poll=1) as lp:
-            call(kernel.run, operands, batch, lp.iv, kb.min(kb.add(lp.iv, choice.units), high))
+        with kb.parallel(total, choice.least, cx.module.threads) as (low, high):
+            own = (inner[0], kb.index(kb.mul(kb.thread(), kernel.packed_bytes))) if rooms > 1 else inner
+            with kb.for_(low, high, choice.units, poll=1) as lp:
+                run(lp.iv, kb.min(kb.add(lp.iv, choice.units), high), own)
     if kernel.pack and spec.kind == WEIGHT_GRAD:
         call(kernel.pack, (inner, placed["w"]))
     if result in choice.moved:

@@ -125,7 +125,7 @@ def _own(spec: ConvSpec, x: Any, w: Any, y: Any) -> list[Candidate]:
     symbols = [made.run, made.pack] if made.pack else [made.run]
     library = load_bytes(elf.link_shared([llvm.compile_object("\n".join([*made.declares, made.text]), target, passes="none")], symbols, "conv.so"))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    kernel = ctypes.CFUNCTYPE(None, *[pointer] * 5, *[number] * 3)(library.address(made.run))
+    kernel = ctypes.CFUNCTYPE(None, *[pointer] * 4, *[number] * 3)(library.address(made.run))
     pack = ctypes.CFUNCTYPE(None, pointer, pointer)(library.address(made.pack)) if made.pack else None
     result = np.empty_like({"forward": y, "input_grad": x, "weight_grad": w}[spec.kind])
     raw = np.zeros(made.packed_bytes + 64, np.uint8)
@@ -133,7 +133,7 @@ def _own(spec: ConvSpec, x: Any, w: Any, y: Any) -> list[Candidate]:
     units = made.units * (1 if spec.kind == "weight_grad" else x.shape[0])
     first, second = {"forward": (x.ctypes.data, packed), "input_grad": (y.ctypes.data, packed), "weight_grad": (x.ctypes.data, y.ctypes.data)}[spec.kind]
     target_at = packed if spec.kind == "weight_grad" and pack else result.ctypes.data
-    args = (first, second, target_at, None, None, x.shape[0], 0, units)
+    args = (first, second, target_at, w.ctypes.data if made.staged else None, x.shape[0], 0, units)
     at, weights, alive = result.ctypes.data, w.ctypes.data, (library, raw, x, w, y)
 
     def values(_out: Any) -> list[Any]:

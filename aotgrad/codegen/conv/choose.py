@@ -76,6 +76,11 @@ class Plan:
         """Bytes of the packed weights of one group."""
         return self.sum.taps * self.sum.depth * (-(-self.sum.width // self.vec.lanes)) * self.vec.bytes
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of the packed weights of a full block."""
+        return self.sum.taps * self.sum.depth * self.vectors * self.vec.bytes
+
     def tile(self, strip: Strip, last: bool) -> Tile:
         """The tile of ``strip`` in a full or in the last block."""
         vectors, tail = self.last if last else (self.vectors, 0)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from ..gemm.emit import Fn, Val, Vec
 from ..target import Target
 from .choose import Plan, choose
-from .forward import RUN_PARAMS, sum_functions
-from .micro import Epilogue
-from .pack import PACK_PARAMS, pack_function
+from .forward import RUN_PARAMS, STAGE_BYTES, sum_functions
+from .pack import PACK_PARAMS, Steps, pack_function
 from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
 from .taps import TapSum, ints, is_depthwise, tap_sums, weight_strides
 from .weight_grad import plan_weights, unpack_functions, weight_functions
@@ -43,9 +42,10 @@ class Pieces:
 class ConvKernel:
     """``text``: LLVM functions without the declarations they share with other kernels, which are in ``declares``.
 
-    "forward" and "input_grad": ``run(a, packed, out, bias, residual, batch, low, high)`` computes the units [low, high) of ``batch * units``; ``a`` is x or y.
-    ``pack(weights, packed)`` makes the ``packed_bytes`` of packed weights first.
-    "weight_grad": ``run(x, y, out, null, null, batch, low, high)`` computes the units [low, high) of ``units``. ``out`` is the result where ``pack`` is empty, else
+    "forward" and "input_grad": ``run(a, packed, out, weights, batch, low, high)`` computes the units [low, high) of ``batch * units``; ``a`` is x or y.
+    ``pack(weights, packed)`` makes the ``packed_bytes`` of packed weights first. Where these are ``staged`` it makes room for one block of them: who runs units at
+    the same time needs room of its own.
+    "weight_grad": ``run(x, y, out, null, batch, low, high)`` computes the units [low, high) of ``units``. ``out`` is the result where ``pack`` is empty, else
     a workspace of ``packed_bytes``, and ``pack(out, weights)`` makes the result of it.
     """
 
@@ -56,6 +56,7 @@ class ConvKernel:
     packed_bytes: int
     units: int
     pieces: Pieces | None = None  # of "forward"; None where the units of a piece lie apart
+    staged: bool = False
 
 
 def supported(spec: ConvSpec, target: Target) -> bool:
@@ -63,35 +64,35 @@ def supported(spec: ConvSpec, target: Target) -> bool:
     sizes = spec.sizes[1:]
     if spec.dtype not in ("f32", "f64") or not all(isinstance(d, int) for d in sizes) or not 1 <= spec.rank <= 3:
         return False
-    if "strided" in spec.layouts or spec.activation not in (None, "relu"):
-        return False
-    if spec.kind != FORWARD and (spec.bias or spec.activation or spec.residual):
+    if "strided" in spec.layouts:
         return False
     if spec.kind == WEIGHT_GRAD:
-        return "strided" not in spec.layouts and not spec.packed and plan_weights(spec, target) is not None
-    adjacent = spec.layouts[2 if spec.kind == FORWARD else 0] == "channels_last" or spec.kind == FORWARD or spec.stride[-1] == 1
-    return adjacent and not spec.accumulate
+        return plan_weights(spec, target) is not None
+    return spec.kind == FORWARD or spec.layouts[0] == "channels_last" or spec.stride[-1] == 1
 
 
 def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     """The kernels of a supported ``spec``; all functions' names begin with ``name``."""
     if spec.kind == WEIGHT_GRAD:
         return _weight_grad(spec, target, name)
-    ep = Epilogue(spec.bias, spec.residual, spec.activation == "relu")
     sums = tap_sums(spec)
     plans, pieces = _in_turn([choose(ts, target) for ts in sums])
+    staged = any(p.blocks_outside for p in plans)
+    plans = [replace(p, blocks_outside=True) for p in plans] if staged else plans
     vec = Vec(spec.dtype, target.lanes(spec.dtype), target.fma)
     texts, offsets, at = [], [], 0
     lane, k, group = (weight_strides(spec)[0], 0, 0) if is_depthwise(spec) else _weight_steps(spec)
+    steps = Steps(lane, k, weight_strides(spec)[2], group)
     for i, (ts, plan) in enumerate(zip(sums, plans)):
-        texts += sum_functions(f"{name}_run{i}", plan, ep)
-        texts += pack_function(f"{name}_pack{i}", plan, _tap_numbers(spec, ts), lane, k, weight_strides(spec)[2], group)
-        offsets.append(at)
+        texts += sum_functions(f"{name}_run{i}", plan, (f"{name}_pack{i}_block", i) if staged else None)
+        texts += pack_function(f"{name}_pack{i}", plan, _tap_numbers(spec, ts), steps)
+        offsets.append(0 if staged else at)
         at += -(-plan.packed_bytes // 64) * 64
-    texts += _together(name, plans, pieces, offsets)
+    at = STAGE_BYTES + max(-(-p.block_bytes // 64) * 64 for p in plans) if staged else at
+    texts += _together(name, plans, pieces, offsets, staged)
     declares = (*vec.declares(), _PREFETCH)
     units = pieces * sum(p.sum.groups * p.blocks for p in plans) if pieces else sum(_units_of(p) for p in plans)
-    return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units, _pieces_of(plans[0]) if spec.kind == FORWARD else None)
+    return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units, _pieces_of(plans[0]) if spec.kind == FORWARD else None, staged)
 
 
 def _pieces_of(plan: Plan) -> Pieces | None:
@@ -105,7 +106,7 @@ def _weight_grad(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     texts = weight_functions(f"{name}_run", plan)
     filter_, channel, tap = weight_strides(spec)
     if not plan.direct:
-        texts += unpack_functions(f"{name}_pack", replace(plan, accumulate=spec.accumulate), filter_, channel, tap)
+        texts += unpack_functions(f"{name}_pack", plan, filter_, channel, tap)
     size = 0 if plan.direct else plan.groups * plan.group_bytes
     return ConvKernel("\n".join(texts), (*plan.vec.declares(), _PREFETCH), f"{name}_run", "" if plan.direct else f"{name}_pack", size, plan.units)
 
@@ -137,13 +138,13 @@ def _in_turn(plans: list[Plan]) -> tuple[list[Plan], int]:
     return [replace(p, unit=max(1, -(-p.rows // pieces))) for p in plans], pieces
 
 
-def _together(name: str, plans: list[Plan], pieces: int, offsets: list[int]) -> list[str]:
-    """``name_run``: the units of all sums; ``name_pack``: the weights of all."""
+def _together(name: str, plans: list[Plan], pieces: int, offsets: list[int], staged: bool) -> list[str]:
+    """``name_run``: the units of all sums; ``name_pack``: the weights of all, or none yet where a block is packed when it is needed."""
     run = Fn(f"{name}_run", RUN_PARAMS, linkage="hidden", attrs="nounwind")
 
     def call(i: int, low: Val, high: Val) -> None:
         w = run.at("%w", offsets[i])
-        run.raw(f"call void @{name}_run{i}(ptr %x, ptr {w}, ptr %y, ptr %bias, ptr %residual, i64 %batch, i64 {low}, i64 {high})")
+        run.raw(f"call void @{name}_run{i}(ptr %x, ptr {w}, ptr %y, ptr %weights, i64 %batch, i64 {low}, i64 {high})")
 
     if pieces:
         _turns(run, plans, pieces, call)
@@ -156,7 +157,9 @@ def _together(name: str, plans: list[Plan], pieces: int, offsets: list[int]) -> 
     run.ret()
     run.end()
     pack = Fn(f"{name}_pack", PACK_PARAMS, linkage="hidden", attrs="nounwind")
-    for i, at in enumerate(offsets):
+    if staged:
+        pack.raw("store i64 -1, ptr %packed, align 8")
+    for i, at in enumerate([] if staged else offsets):
         pack.raw(f"call void @{name}_pack{i}(ptr %weights, ptr {pack.at('%packed', at)})")
     pack.ret()
     pack.end()

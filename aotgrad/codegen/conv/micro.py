@@ -13,7 +13,7 @@ from ..gemm.emit import Fn, Val, Vec
 from ..gemm.pack import transpose
 from .taps import TapSum
 
-__all__ = ["Epilogue", "Run", "Tile", "runs", "tile_kernel", "tile_params"]
+__all__ = ["Run", "Tile", "runs", "tile_kernel", "tile_params"]
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,6 @@ class Tile:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True)
-class Epilogue:
-    """What happens to a finished sum before it is stored."""
-
-    bias: bool = False
-    residual: bool = False
-    relu: bool = False
-
-
 def runs(ts: TapSum, first: int, rows: int) -> tuple[Run, ...]:
     """The taps along the row of the outputs [first, first + rows), as runs of equal validity."""
     axis, out = ts.axes[-1], list[Run]()
@@ -61,31 +52,28 @@ def runs(ts: TapSum, first: int, rows: int) -> tuple[Run, ...]:
 
 
 def tile_params(ts: TapSum) -> list[tuple[str, str]]:
-    """x and w at the first valid tap of the outer dims, y, bias and residual at the first output, and the number of valid taps per outer dim."""
-    return [("ptr", p) for p in ("x", "w", "y", "bias", "residual")] + [("i64", f"n{i}") for i in range(len(ts.axes) - 1)]
+    """x and w at the first valid tap of the outer dims, y at the first output, and the number of valid taps per outer dim."""
+    return [("ptr", p) for p in ("x", "w", "y")] + [("i64", f"n{i}") for i in range(len(ts.axes) - 1)]
 
 
-def tile_kernel(name: str, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue) -> str:
+def tile_kernel(name: str, ts: TapSum, vec: Vec, tile: Tile) -> str:
     """The text of one tile kernel."""
     f = Fn(name, tile_params(ts), attrs="noinline nounwind")
     if ts.depth * ts.taps >= 16 and ts.target.channel == vec.size:
-        _fetch_early(f, ts, vec, tile, ep)
+        _fetch_early(f, ts, vec, tile)
     acc: list[Val] = [vec.zero] * (tile.rows * tile.vectors)
     done = _outer(f, ts, vec, tile, 0, "%x", "%w", acc)
-    _finish(f, ts, vec, tile, ep, done)
+    _finish(f, ts, vec, tile, done)
     f.ret()
     f.end()
     return f.text()
 
 
-def _fetch_early(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue) -> None:
-    """Starts reading the lines that the end of the tile writes (and adds)."""
+def _fetch_early(f: Fn, ts: TapSum, vec: Vec, tile: Tile) -> None:
+    """Starts reading the lines that the end of the tile writes."""
     for r in range(tile.rows):
         for at in range(0, tile.vectors * vec.bytes, 64):
-            offset = r * ts.axes[-1].target + at
-            f.raw(f"call void @llvm.prefetch.p0(ptr {f.at('%y', offset)}, i32 1, i32 3, i32 1)")
-            if ep.residual:
-                f.raw(f"call void @llvm.prefetch.p0(ptr {f.at('%residual', offset)}, i32 0, i32 3, i32 1)")
+            f.raw(f"call void @llvm.prefetch.p0(ptr {f.at('%y', r * ts.axes[-1].target + at)}, i32 1, i32 3, i32 1)")
 
 
 def _outer(f: Fn, ts: TapSum, vec: Vec, tile: Tile, dim: int, x: str, w: str, acc: list[Val]) -> list[Val]:
@@ -168,45 +156,25 @@ def _unroll(count: int, chains: int) -> int:
     return next(u for u in (4, 3, 2, 1) if count % u == 0 and (u == 1 or u * chains <= 60))
 
 
-def _finish(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue, acc: list[Val]) -> None:
-    """Epilogue and stores."""
+def _finish(f: Fn, ts: TapSum, vec: Vec, tile: Tile, acc: list[Val]) -> None:
+    """The stores."""
     if ts.target.channel != vec.size:
-        _finish_across(f, ts, vec, tile, ep, acc)
+        _finish_across(f, ts, vec, tile, acc)
         return
     target = ts.axes[-1].target
     masks = [None] * (tile.vectors - 1) + [vec.mask(f, tile.tail) if tile.tail else None]
-    bias = [vec.load(f, f.at("%bias", j * vec.bytes), m) for j, m in enumerate(masks)] if ep.bias else []
     for r in range(tile.rows):
         for j, m in enumerate(masks):
-            value, at = acc[r * tile.vectors + j], r * target + j * vec.bytes
-            if ep.bias:
-                value = vec.add(f, str(value), bias[j])
-            if ep.residual:
-                value = vec.add(f, str(value), vec.load(f, f.at("%residual", at), m))
-            if ep.relu:
-                value = relu(f, vec, str(value))
-            vec.store(f, value, f.at("%y", at), m)
+            vec.store(f, acc[r * tile.vectors + j], f.at("%y", r * target + j * vec.bytes), m)
 
 
-def _finish_across(f: Fn, ts: TapSum, vec: Vec, tile: Tile, ep: Epilogue, acc: list[Val]) -> None:
+def _finish_across(f: Fn, ts: TapSum, vec: Vec, tile: Tile, acc: list[Val]) -> None:
     """The same where positions are adjacent instead of channels: the tile is transposed, and stored as pieces of ``vec.lanes`` positions or fewer."""
     for j in range(tile.vectors):
         valid = tile.tail if tile.tail and j == tile.vectors - 1 else vec.lanes
-        bias = vec.load(f, f.at("%bias", j * vec.bytes), vec.mask(f, valid) if valid < vec.lanes else None) if ep.bias else None
         for first in range(0, tile.rows, vec.lanes):
             count = min(vec.lanes, tile.rows - first)
             mask = vec.mask(f, count) if count < vec.lanes else None
             rows = [str(acc[r * tile.vectors + j]) for r in range(first, first + count)]
-            rows = rows if bias is None else [vec.add(f, row, bias) for row in rows]
             for i, value in enumerate(transpose(f, vec, [*rows, *[vec.zero] * (vec.lanes - count)])[:valid]):
-                at = (j * vec.lanes + i) * ts.target.channel + first * vec.size
-                if ep.residual:
-                    value = vec.add(f, value, vec.load(f, f.at("%residual", at), mask))
-                vec.store(f, relu(f, vec, value) if ep.relu else value, f.at("%y", at), mask)
-
-
-def relu(f: Fn, vec: Vec, value: str) -> str:
-    """0 where the value is below 0; NaN stays."""
-    below = f.op(f"fcmp olt {vec.type} {value}, {vec.zero}")
-    cond = "i1" if vec.lanes == 1 else vec.mask_type
-    return f.op(f"select {cond} {below}, {vec.type} {vec.zero}, {vec.type} {value}")
+                vec.store(f, value, f.at("%y", (j * vec.lanes + i) * ts.target.channel + first * vec.size), mask)

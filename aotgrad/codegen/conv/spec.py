@@ -23,8 +23,6 @@ class ConvSpec:
     at run time only. ``padding``: (low, high) per spatial dim, either may be negative; ``positions`` are
     ``(spatial + low + high - dilation * (kernel - 1) - 1) // stride + 1``.
     Positions outside x are zeros. ``layouts`` of x, w, y: "contiguous" (as the shape is written), "channels_last" (dim 1 last in memory), "strided" (neither).
-    The result of "forward" is ``activation(sum + bias + residual)``: one bias per filter, a residual laid out as y, activation None or "relu". ``accumulate`` adds
-    the sum to what the result's array holds (gradients only). ``packed``: w is given in the packed form of the chosen kernel instead of ``layouts[1]``.
     Where the result's ``batch``, ``channels`` or sizes are 0 there is nothing to do; where a sum is empty the result is 0.
     """
 
@@ -41,11 +39,6 @@ class ConvSpec:
     kernel: tuple[DimLike, ...]
     positions: tuple[DimLike, ...]
     layouts: tuple[str, str, str]
-    bias: bool = False
-    activation: str | None = None
-    residual: bool = False
-    accumulate: bool = False
-    packed: bool = False
 
     @property
     def rank(self) -> int:

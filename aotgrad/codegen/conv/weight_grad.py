@@ -20,7 +20,7 @@ from .taps import SIZES, Axis, ints, is_depthwise, place, weight_strides
 
 __all__ = ["RUN_PARAMS", "WeightPlan", "plan_weights", "unpack_functions", "weight_functions"]
 
-RUN_PARAMS = [("ptr", p) for p in ("x", "y", "out", "bias", "residual")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
+RUN_PARAMS = [("ptr", p) for p in ("x", "y", "out", "weights")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
 _TILE_PARAMS = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "rows"), ("i64", "cols"), ("i1", "acc")]
 _SLAB_BYTES = 384 << 10
 _ROWS_BYTES = 256 << 10
@@ -54,7 +54,6 @@ class WeightPlan:
     most: int  # rows of the largest tile
     vectors: int
     direct: bool
-    accumulate: bool
     depthwise: bool  # a's channels are lanes too, each filter reads its own
 
     @property
@@ -138,7 +137,7 @@ def plan_weights(spec: ConvSpec, target: Target) -> WeightPlan | None:
         return None
     a, b, rows, width = (y, x, o, c) if in_place else (x, y, c, o)
     most, vectors = _tile(target, vec, rows, width, kernel[-1] if not in_place else 1)
-    return WeightPlan(vec, axes, spec.rank == 1, groups, a, b, rows, width, most, vectors, in_place, spec.accumulate and in_place, depthwise)
+    return WeightPlan(vec, axes, spec.rank == 1, groups, a, b, rows, width, most, vectors, in_place, depthwise)
 
 
 def _tile(target: Target, vec: Vec, rows: int, width: int, taps: int) -> tuple[int, int]:
@@ -240,7 +239,7 @@ def _groups(p: WeightPlan) -> list[_Group]:
 
 
 def weight_functions(name: str, p: WeightPlan) -> list[str]:
-    """``name(x, y, out, bias, residual, batch, low, high)``: the units [low, high) of the result, for all images; and what it calls."""
+    """``name(x, y, out, null, batch, low, high)``: the units [low, high) of the result, for all images; and what it calls."""
     f = Fn(name, RUN_PARAMS, linkage="hidden", attrs="noinline nounwind")
     texts: list[str] = []
     if p.rows and p.width and p.taps and p.groups:
@@ -347,8 +346,8 @@ class _Block:
             low = rows[0]
             sa, sb = _row_steps(p)
             count = f.sub(rows[1], low)
-            needed = f.either(first if not p.accumulate else "false", f.cmp("sgt", count, 0))
-            acc = "true" if p.accumulate else f.op(f"xor i1 {first}, true")
+            needed = f.either(first, f.cmp("sgt", count, 0))
+            acc = f.op(f"xor i1 {first}, true")
             a, b = f.at(a, f.mul(low, sa)), f.at(b, f.mul(low, sb))
             f.when(needed, lambda: self.columns(a, b, c, count, acc))
             return
@@ -432,7 +431,7 @@ def _valid(f: Fn, axis: Axis, at: str) -> tuple[str, str]:
 # -- the result out of the workspace ----------------------------------------------------------------------------------------------------------------
 
 def unpack_functions(name: str, p: WeightPlan, filter_step: int, channel_step: int, tap_step: int) -> list[str]:
-    """``name(packed, weights)``: the workspace of filters as lanes into the result, added to it where the plan accumulates."""
+    """``name(packed, weights)``: the workspace of filters as lanes into the result."""
     f = Fn(name, [("ptr", "packed"), ("ptr", "weights")], linkage="hidden", attrs="noinline nounwind")
     vec, texts = p.vec, list[str]()
     total, whole = p.taps * p.rows, p.width // p.vec.lanes
@@ -476,8 +475,7 @@ def _unpack_vector(name: str, p: WeightPlan, valid: int, filter_step: int, chann
         mask = vec.mask(f, columns) if columns < vec.lanes else None
         rows = [vec.load(f, source(f.add(q, i))) if i < columns else vec.zero for i in range(vec.lanes)]
         for i, value in enumerate(transpose(f, vec, rows)[:valid]):
-            at = f.at("%dst", f.add(f.mul(q, vec.size), i * filter_step))
-            vec.store(f, vec.add(f, value, vec.load(f, at, mask)) if p.accumulate else value, at, mask)
+            vec.store(f, value, f.at("%dst", f.add(f.mul(q, vec.size), i * filter_step)), mask)
 
     whole = total - total % vec.lanes
     if whole:
