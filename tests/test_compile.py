@@ -324,6 +324,21 @@ def test_nan_born_in_a_helper_of_another_file_is_reported_with_its_line(tmp_path
     assert np.isnan(f(X)[0])
 
 
+def _log_of_shifted(x: Any) -> Any:
+    return ag.log(x - 2.0)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: ag.scan(lambda c, t: (_log_of_shifted(t) + 0.5 * c, c), 0.0, x)[0], lambda x: ag.scan(lambda c, t: (c, _log_of_shifted(t)), 0.0, x, reverse=True)[1],
+    lambda x: ag.cond(x.sum() > 0, lambda y: _log_of_shifted(y).sum(), lambda y: y.sum(), x), lambda x: ag.fori_loop(0, 3, lambda i, c: _log_of_shifted(c), x),
+    lambda x: ag.scan(lambda c, t: (ag.cond(t > 0, _log_of_shifted, lambda z: z, t) + c, c), 0.0, x)[0],
+], ids=["carry", "rows", "branch", "fori", "nested"])
+def test_nan_born_in_a_loop_or_branch_is_reported_with_its_line(f: Any) -> None:
+    compiled, line = ag.compile(ag.value_and_grad(lambda x: ag.sum(f(x)))), _log_of_shifted.__code__.co_firstlineno + 1
+    with ag.autograd.detect_anomaly(), pytest.raises(ag.AotgradError, match=rf"test_compile.py:{line}: .*\n.*ag.log gave nan"):
+        compiled(np.array([3.0, 4.0, 1.0]))
+
+
 def test_cache_folder_trouble_does_not_matter(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import numpy as np, aotgrad as ag

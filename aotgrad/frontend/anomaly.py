@@ -9,12 +9,13 @@ and the value is followed from the result back to the op that made it from finit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Func, Op, Value, interp
+from aotgrad.ir import Block, Func, Op, Value, interp
+from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import decompose_func
 from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradRuntimeError
@@ -88,25 +89,46 @@ def check(func: Func, arrays: Sequence[Any], outs: Sequence[Any]) -> None:
 
 def _origin(func: Func, arrays: Sequence[Any]) -> str | None:
     func = decompose_func(func)
-    env: dict[Value, Any] = dict(zip(func.args, arrays))
-    sizes = interp.bind_sizes(func.arg_types, arrays)
+    return _within(func.body, arrays, interp.bind_sizes(func.arg_types, arrays), range(len(func.outputs)))
+
+
+def _within(block: Block, ins: Sequence[Any], sizes: Mapping[str, int], wanted: Sequence[int]) -> str | None:
+    """What made the first bad one of the ``wanted`` results of a block with finite inputs."""
+    env: dict[Value, Any] = dict(zip(block.args, ins))
     with np.errstate(all="ignore"):
-        for op in func.body.ops:
+        for op in block.ops:
             env.update(zip(op.results, interp.run_op(op, [env[o] for o in op.operands], sizes)))
-    for v in func.outputs:
-        if np.any(_bad(env[v])):
-            return _follow(v, env)
-    return None
+    return next((_follow(v, env, sizes) for v in (block.outputs[i] for i in wanted) if np.any(_bad(env[v]))), None)
 
 
-def _follow(v: Value, env: dict[Value, Any]) -> str | None:
+def _follow(v: Value, env: dict[Value, Any], sizes: Mapping[str, int]) -> str | None:
     seen: set[Value] = set()
     while v.op is not None and v not in seen:
         seen.add(v)
         culprit = next((o for o in _relevant(v.op, env) if np.any(_bad(env[o]))), None)
         if culprit is None:
-            return _describe(v.op, v, env)
+            return _inside(v.op, v.op.results.index(v), [env[o] for o in v.op.operands], sizes) or _describe(v.op, v, env)
         v = culprit
+    return None
+
+
+def _inside(op: Op, result: int, ins: Sequence[Any], sizes: Mapping[str, int]) -> str | None:
+    """The op in the branch that was taken, or in the first round of a loop that made a bad value."""
+    if op.name == "cond":
+        return _within(op.regions[0 if ins[0] else 1], ins[1:], sizes, [result])
+    if op.name != "scan":
+        return None
+    consts, carried, body, length = op.attrs["consts"], op.attrs["carry"], op.regions[0], op.attrs["length"]
+    count = length.substitute(sizes) if isinstance(length, Dim) else length
+    state, rows = ins[consts:consts + carried], ins[consts + carried:]
+    watched = [*range(carried), *([result] if result >= carried else [])]
+    for i in (reversed(range(count)) if op.attrs["reverse"] else range(count)):
+        given = [*ins[:consts], *state, *(x[i] for x in rows)]
+        with np.errstate(all="ignore"):
+            outs = interp.run_block(body, given, sizes)
+        if any(np.any(_bad(np.asarray(outs[k]))) for k in watched):
+            return _within(body, given, sizes, watched)
+        state = outs[:carried]
     return None
 
 

@@ -15,7 +15,7 @@ from .transforms.custom import body_of
 from .transforms.rewrite import decompose_block, decompose_func
 from .types import TensorType
 
-__all__ = ["bind_sizes", "run", "run_op"]
+__all__ = ["bind_sizes", "run", "run_block", "run_op"]
 
 
 def bind_sizes(types: Sequence[TensorType], arrays: Sequence[Any], names: Sequence[str] | None = None) -> dict[str, int]:
@@ -54,7 +54,7 @@ def run(func: Func, *arrays: Any, sizes: Mapping[str, int] | None = None) -> lis
         raise AotgradTypeError(f"{func.name} takes {len(func.args)} arrays, not {len(args)}")
     env = dict(sizes) if sizes is not None else bind_sizes(func.arg_types, args, func.attrs.get("arg_names"))
     with np.errstate(all="ignore"):
-        return _run_block(decompose_func(func).body, args, env)
+        return run_block(decompose_func(func).body, args, env)
 
 
 def _resolve(value: Any, env: Mapping[str, int]) -> Any:
@@ -65,7 +65,8 @@ def _resolve(value: Any, env: Mapping[str, int]) -> Any:
     return value
 
 
-def _run_block(block: Block, args: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+def run_block(block: Block, args: Sequence[Any], sizes: Mapping[str, int]) -> list[Any]:
+    """Results of a block on arrays."""
     env: dict[Value, Any] = dict(zip(block.args, args))
     for op in block.ops:
         ins = [env[o] for o in op.operands]
@@ -78,9 +79,9 @@ def run_op(op: Op, ins: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any
     if op.name == "scan":
         return _run_scan(op, ins, attrs, sizes)
     if op.name == "cond":
-        return _run_block(op.regions[0 if ins[0] else 1], ins[1:], sizes)
+        return run_block(op.regions[0 if ins[0] else 1], ins[1:], sizes)
     if op.name in ("custom", "custom_linear"):
-        return _run_block(decompose_block(body_of(op)), ins, sizes)[:len(op.results)]
+        return run_block(decompose_block(body_of(op)), ins, sizes)[:len(op.results)]
     ref = opdef.get(op.name).ref
     if ref is None:
         raise AotgradRuntimeError(f"ag.{op.name} has no reference meaning")
@@ -101,7 +102,7 @@ def _run_scan(op: Op, ins: Sequence[Any], attrs: Mapping[str, Any], sizes: Mappi
     consts, carry, xs = list(ins[:nc]), list(ins[nc:nc + nk]), ins[nc + nk:]
     rows: list[Any] = [None] * length
     for i in (reversed(range(length)) if attrs["reverse"] else range(length)):
-        out = _run_block(body, [*consts, *carry, *(x[i] for x in xs)], sizes)
+        out = run_block(body, [*consts, *carry, *(x[i] for x in xs)], sizes)
         carry, rows[i] = out[:nk], out[nk:]
     stacked = []
     for j, r in enumerate(op.results[nk:]):
