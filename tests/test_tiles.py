@@ -67,3 +67,29 @@ def test_dtypes_of_two_sizes() -> None:
 def test_threads_give_the_same() -> None:
     x = numbers((700, 900), np.float32)
     np.testing.assert_array_equal(ag.compile(lambda x: ag.permute(x, (1, 0)).contiguous(), threads=2)(x), x.T)
+
+
+def test_a_few_elements_side_by_side() -> None:
+    """Channels of three and kernels of nine: dense rows are loaded whole and sorted."""
+    F = ag.nn.functional
+    rng = np.random.default_rng(0)
+    for c in (2, 3, 5, 9, 15):
+        for n in (1, 4, 16, 17, 37, 64):
+            x, w = rng.standard_normal((2, c, n, 1), dtype=np.float32), np.zeros((1, c, 1, 1), np.float32)
+            last = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+            f = ag.compile(lambda x, y, w: (x + y, y * 2 + x, F.conv2d(x, w)))  # a convolution, so that sizes are known
+            for one, two in ((x, last), (last, x)):
+                a, b, _ = f(one, two, w)
+                np.testing.assert_array_equal(a, x + x, err_msg=f"{c} {n}")
+                np.testing.assert_array_equal(b, x * 2 + x, err_msg=f"{c} {n}")
+
+
+@pytest.mark.parametrize("offset", (0, 1, 5))
+def test_large_results_are_written_past_the_cache(offset: int) -> None:
+    f = ag.compile(lambda x: x.T.contiguous() * 2)
+    assert "!nontemporal" in f.lower(numbers((4, 4), np.float32)).llvm_ir
+    for shape in ((1504, 1616), (1500, 1616), (1504, 70), (80, 30_000)):  # rows of the result aligned to each other, not, few bytes, short rows
+        x = numbers(shape, np.float32)
+        out = np.zeros(x.size + 16, np.float32)[offset:offset + x.size].reshape(shape[::-1])
+        f.prebind(x, out=out)()
+        np.testing.assert_array_equal(out, x.T * 2)

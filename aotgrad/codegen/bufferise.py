@@ -250,6 +250,10 @@ class Buffers:
         inner = self.access(item, src)
         return Access(inner.store, inner.base, strides_of(v.type))
 
+    def read_again(self, store: Store) -> bool:
+        """Whether something else of this block reads (or writes) an output's buffer than what makes it."""
+        return any(out.store is store and sum(i in self._order for i in self.plan.touched.get(base, ())) > 1 for base, out in self._targets.items() if out is not None)
+
     def wants_memory(self, v: Value) -> bool:
         """Whether a value of size 1 must be in memory beside its register."""
         return v in self.plan.memory

@@ -10,6 +10,7 @@ from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
+from ..ir.attributes import Raw
 from ..ir.core import Block, Loc, Op, Value
 from ..ir.dims import Dim, DimLike
 from .kernel_types import INDEX, KType, as_ktype, memref, register
@@ -248,16 +249,29 @@ class KernelBuilder:
             got = self.op("memref.load", at, (out,)).result
         return self._from_memory(got, t)
 
-    def store(self, value: Value, mem: Value, pos: Index, mask: Value | None = None) -> None:
-        """Writes a scalar or vector at ``pos``; only the lanes where ``mask`` is on."""
+    def store(self, value: Value, mem: Value, pos: Index, mask: Value | None = None, past: bool = False) -> None:
+        """Writes a scalar or vector at ``pos``; only the lanes where ``mask`` is on. ``past``: a whole register, aligned, past the cache (see ``drain``)."""
         value = self._to_memory(value, as_ktype(mem.type))
         at = (mem, self.index(pos))
         if mask is not None:
             self.op("vector.maskedstore", (*at, mask, value))
         elif as_ktype(value.type).lanes > 1:
-            self.op("vector.store", (value, *at))
+            self.op("vector.store", (value, *at), (), {"nontemporal": True} if past else None)
         else:
             self.op("memref.store", (value, *at))
+
+    def drain(self) -> None:
+        """After stores past the cache: whoever is told of them in memory sees them."""
+        self.call("ag_drain", ())
+
+    def address(self, mem: Value, pos: Index) -> Index:
+        """Where element ``pos`` of a buffer is, in bytes."""
+        start = self.pure("memref.extract_aligned_pointer_as_index", (mem,), INDEX)
+        return self.add(start, self.mul(pos, max(1, as_ktype(mem.type).bits // 8)))
+
+    def prefetch(self, mem: Value, pos: Index) -> None:
+        """Asks for the line of element ``pos``, which need not exist."""
+        self.op("memref.prefetch", (mem, self.index(pos)), (), {"isWrite": False, "localityHint": Raw("3 : i32"), "isDataCache": True})
 
     def gather(self, mem: Value, positions: Value, mask: Value | None = None) -> Value:
         """Elements at a ``vector<Nxindex>`` of positions; 0 where ``mask`` is off."""

@@ -153,6 +153,14 @@ def _indexed(op: Op, ins: Types, outs: Types) -> str | None:
     return None if ok and tuple(outs) == wanted else "takes a buffer, an index, a vector of positions, a mask and a vector"
 
 
+def _address(op: Op, ins: Types, outs: Types) -> str | None:
+    return None if len(ins) == 1 and ins[0].mem and list(outs) == ["index"] else "takes a buffer and gives an index"
+
+
+def _prefetch(op: Op, ins: Types, outs: Types) -> str | None:
+    return None if len(ins) == 2 and _buffer_at(*ins) and not outs else "takes a buffer and an index"
+
+
 def _view(op: Op, ins: Types, outs: Types) -> str | None:
     ok = len(ins) == 3 and ins[0] == "memref<?xi8>" and ins[1] == ins[2] == "index" and len(outs) == 1 and outs[0].mem
     return None if ok else "takes memref<?xi8>, a byte offset and a size, and gives a buffer"
@@ -248,8 +256,8 @@ def _while(op: Op, ins: Types, outs: Types) -> str | None:
     return None
 
 
-_CALLS: Final = re.compile(r"ag_check|ag_hook|ag_thread|ag_gemm_(f64|f32)(\..+)?|ag_conv_\w+_(run|pack)|ag_\w+_(f64|f32)_\d+")
-_EXITS: Final = {"ag_check": ["i1", "i32", "i64", "index", "index"], "ag_hook": ["i64", "i64"]}
+_CALLS: Final = re.compile(r"ag_check|ag_drain|ag_hook|ag_thread|ag_gemm_(f64|f32)(\..+)?|ag_conv_\w+_(run|pack)|ag_\w+_(f64|f32)_\d+")
+_EXITS: Final = {"ag_check": ["i1", "i32", "i64", "index", "index"], "ag_hook": ["i64", "i64"], "ag_drain": []}
 
 
 def _call(op: Op, ins: Types, outs: Types) -> str | None:
@@ -277,7 +285,8 @@ RULES: Final[dict[str, Rule]] = {
     "arith.extsi": _cast("i", "i", True), "arith.extui": _cast("i", "i", True), "arith.trunci": _cast("i", "i", False), "arith.sitofp": _cast("i", "f", None),
     "arith.uitofp": _cast("i", "f", None), "arith.fptosi": _cast("f", "i", None), "arith.fptoui": _cast("f", "i", None), "arith.bitcast": _bitcast,
     "arith.index_cast": _index_cast, "arith.index_castui": _index_cast,
-    "memref.load": _load(False), "memref.store": _store(False), "memref.view": _view, "memref.alloca": _alloca, "ag.data": _data,
+    "memref.load": _load(False), "memref.store": _store(False), "memref.view": _view, "memref.alloca": _alloca,
+    "memref.extract_aligned_pointer_as_index": _address, "memref.prefetch": _prefetch, "ag.data": _data,
     "vector.load": _load(True), "vector.store": _store(True), "vector.maskedload": _masked_load, "vector.maskedstore": _masked_store,
     "vector.gather": _indexed, "vector.scatter": _indexed, "vector.broadcast": _broadcast, "vector.create_mask": _create_mask, "vector.step": _step,
     "vector.reduction": _reduction, "vector.extract": _extract, "vector.insert": _insert, "vector.shuffle": _shuffle,

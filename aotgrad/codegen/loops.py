@@ -717,7 +717,7 @@ class NestEmitter(Sums, Tiles):
         value = self.kb.scalars(lanes).vector(value)
         stride = self._inner_stride(place)
         if lanes == 1 or (isinstance(stride, int) and stride == 1):
-            self.kb.store(value, store.mem, self.position(place), mask)
+            self.kb.store(value, store.mem, self.position(place), mask, self.past)
             return
         at = self._positions(place, lanes)
         if isinstance(at, int) or as_ktype(at.type).lanes == 1:

@@ -1,7 +1,11 @@
 """Reads that are contiguous in another loop than the writes (transposes, changes of layout): square tiles, turned in registers.
 
 As many vectors as a vector has lanes are loaded along the loop that the reads are contiguous in, turned by shuffles, and used one after the other as if they had
-been gathered. Tiles go in strips: some of them side by side along the reads, so that lines of cache are used up while they are there, down the whole loop of the writes.
+been gathered. A few tiles side by side along the writes go down the whole loop of the reads, whose lines are asked for two tiles ahead.
+
+Where elements may be computed twice (nothing is added up, nothing written is read), tiles begin where stores are aligned, and the first and the last are whole ones that
+overlap their neighbours. Then large results that nothing else reads are written past the cache. Where the loop of the reads is a few elements dense in memory
+(three channels, nine taps), rows that make whole vectors are loaded and sorted by shuffles; where the loop of the writes is, so is what is written.
 """
 
 from __future__ import annotations
@@ -19,8 +23,15 @@ from .sharing import shared
 
 __all__ = ["Tiles", "transpose"]
 
-_STRIP: Final = 16
-"""Tiles side by side: a kilobyte of each row, which prefetchers see."""
+_BESIDE: Final = 4
+"""Tiles side by side along the writes: rows of 256 bytes."""
+_SHORT: Final = 16
+"""Tiles of a loop of reads that is short enough to be finished before the next along the writes."""
+_AHEAD: Final = 2
+_PAST: Final = 8 << 20
+"""Bytes of a result from which it is written past the cache. Smaller ones are as quick that way or slower, and are read again from there."""
+_LONG: Final = 4
+"""Tiles of its rows, for the same."""
 _MANY: Final = 4
 """Reads of a nest that are turned; more would not stay in registers."""
 
@@ -71,11 +82,12 @@ class Tiles:
 
     cx: Context
     kb: KernelBuilder
+    space: Sequence[DimLike]
     phases: list[Phase]
     outer_loops: list[Loop]
     ivs: list[tuple[Loop, Index]]
     wide: tuple[int, Value | None] | None
-    long: bool
+    past = False  # stores go past the cache
     _high: Callable[[Loop], Index]
     _width: Callable[[], int]
     _evaluate: Callable[[Phase, int], None]
@@ -101,88 +113,292 @@ class Tiles:
 
     def tiles(self, loop: Loop, reads: Sequence[Node], ask: int) -> None:
         """The last outer loop and the one inside it."""
-        kb, lanes, high = self.kb, self._width(), self._high(loop)
-        rest = kb.rem(high, lanes)
-        whole = kb.sub(high, rest)
-        if not _is(whole, 0):
-            with shared(self, loop, 0, whole, lanes) as (low, end):
-                self._strips(loop, reads, low, end, None, ask)
-        if not _is(rest, 0):
-            with self._when(rest):
-                self._strips(loop, reads, whole, high, rest, ask)
+        kb, lanes, inside = self.kb, self._width(), self.phases[0].loops[0]
+        high, end, few = self._high(loop), self._high(inside), self._few(inside)
+        if (apart := self._few(loop)) and self._flat(loop, inside, reads, apart):
+            self._sorted(loop, reads, apart, ask)
+            return
+        if not self._twice():
+            self._plainly(loop, reads, high, end, few, ask)
+            return
+        fits = _all(kb, [kb.cmp("ge", high, lanes) if not isinstance(high, int) else high >= lanes,
+                         True if few else kb.cmp("ge", end, lanes) if not isinstance(end, int) else end >= lanes])
+        if isinstance(fits, bool):
+            (self._aligned if fits else self._edges)(loop, reads, high, end, few, ask)
+            return
+        with kb.if_(fits) as br:
+            with br.then():
+                self._aligned(loop, reads, high, end, few, ask)
+            self._forget()
+            with br.orelse():
+                self._edges(loop, reads, high, end, few, ask)
+        self._forget()
 
-    def _strips(self, loop: Loop, reads: Sequence[Node], low: Index, high: Index, left: Index | None, ask: int) -> None:
-        """From ``low`` to ``high`` of the last outer loop, which are whole vectors or ``left`` lanes of one."""
-        kb, lanes, end = self.kb, self._width(), self._high(self.phases[0].loops[0])
-        strip = _STRIP * lanes
-        rest = kb.rem(end, strip)
-        last = kb.sub(end, rest)
-        if not _is(last, 0):
-            with kb.for_(0, last, strip, poll=ask) as strips, kb.for_(low, high, lanes, poll=ask) as lp:
-                self._tiles_at(loop, reads, lp.iv, left, lanes, strips.iv, strip, False)
-        if not _is(rest, 0):
-            with self._when(rest), kb.for_(low, high, lanes, poll=ask) as lp:
-                self._tiles_at(loop, reads, lp.iv, left, lanes, last, rest, True)
+    def _few(self, loop: Loop) -> int:
+        """The size of a loop of fewer elements than lanes, where it is known; else 0."""
+        return loop.size if isinstance(loop.size, int) and loop.high is None and 1 < loop.size < self._width() else 0
+
+    def _twice(self) -> bool:
+        """Whether elements may be computed and written twice."""
+        written = {r.store for r in self.phases[0].roots}
+        return not any(r.add for r in self.phases[0].roots) and not any(n.access is not None and n.access.store in written for n in self.phases[0].nodes)
+
+    def _forget(self) -> None:
+        """Values of one branch are not those of another."""
+        for n in self.phases[0].nodes:
+            n.val = None if n.level >= len(self.outer_loops) else n.val
+
+    # ---- loops over tiles ---------------------------------------------------------------------------------------------------------
+
+    def _aligned(self, loop: Loop, reads: Sequence[Node], high: Index, end: Index, few: int, ask: int) -> None:
+        """Tiles from where stores are aligned, the first and the last of each row moved inwards."""
+        kb, lanes = self.kb, self._width()
+        head = self._head(loop)
+        first = kb.select(kb.cmp("eq", head, 0), 0, kb.sub(head, lanes))
+        count = kb.ceildiv(kb.sub(high, first), lanes)
+
+        def tile(k: Index, start: Index) -> None:
+            self._tile(loop, reads, kb.max(0, kb.min(kb.add(first, kb.mul(k, lanes)), kb.sub(high, lanes))), None, start, few or None)
+
+        far = None if few else self._past(loop, head, high)
+        whole: Index = kb.div(kb.sub(high, head), lanes)
+        if far is None:
+            self._over(loop, count, end, few, ask, tile)
+            return
+        with kb.if_(far) as br, br.then():
+            self.past = True
+            self._over(loop, whole, end, few, ask, lambda k, start: self._tile(loop, reads, kb.add(head, kb.mul(k, lanes)), None, start, few or None))
+            self.past = False
+        self._forget()
+        exact = kb.cmp("eq", kb.add(head, kb.mul(whole, lanes)), high)
+        ends = kb.select(exact, kb.select(kb.cmp("eq", head, 0), 0, 1), 2)
+        stride = kb.select(far, kb.max(kb.sub(count, 1), 1), 1)
+        self._over(loop, kb.select(far, ends, count), end, few, ask, lambda k, start: tile(kb.mul(k, stride), start))
+
+    def _over(self, loop: Loop, count: Index, end: Index, few: int, ask: int, tile: Callable[[Index, Index], None]) -> None:
+        """``tile`` at ``count`` places along the writes and all along the reads (the last moved inwards)."""
+        kb, lanes = self.kb, self._width()
+        beside = 1 if isinstance(end, int) and end <= _SHORT * lanes and not self.past else _BESIDE
+        groups = kb.ceildiv(count, beside)
+        with shared(self, loop, 0, kb.mul(groups, beside * lanes), beside * lanes) as (low, high), kb.for_(low, high, beside * lanes, poll=ask) as lp:
+            start = kb.div(lp.iv, lanes)
+            stop = kb.min(kb.add(start, beside), count)
+
+            def row(at: Index) -> None:
+                if beside == 1:
+                    tile(start, at)
+                    return
+                with kb.for_(start, stop) as each:
+                    tile(each.iv, at)
+
+            if few:
+                row(0)
+            else:
+                with kb.for_(0, kb.ceildiv(end, lanes), poll=ask) as down:
+                    row(kb.min(kb.mul(down.iv, lanes), kb.sub(end, lanes)))
+            if self.past:
+                kb.drain()
+
+    def _edges(self, loop: Loop, reads: Sequence[Node], high: Index, end: Index, few: int, ask: int) -> None:
+        """Tiles with masks, where one of the sizes is below that of a tile."""
+        kb, lanes = self.kb, self._width()
+        rest, over = kb.rem(high, lanes), kb.rem(end, lanes)
+        whole, last = kb.sub(high, rest), kb.sub(end, over)
+        if not _is(whole, 0):
+            with shared(self, loop, 0, whole, lanes) as (low, stop), kb.for_(low, stop, lanes, poll=ask) as lp, self._when(end):
+                self._tile(loop, reads, lp.iv, None, 0, few or end)
+        if _is(rest, 0):
+            return
+        with self._when(rest):
+            if not _is(last, 0):
+                with kb.for_(0, last, lanes, poll=ask) as lp:
+                    self._tile(loop, reads, whole, rest, lp.iv, None)
+            if not _is(over, 0):
+                with self._when(over):
+                    self._tile(loop, reads, whole, rest, last, few or over)
 
     def _when(self, count: Index) -> AbstractContextManager[object]:
         return nullcontext() if isinstance(count, int) else _Then(self.kb, count)
 
-    def _tiles_at(self, loop: Loop, reads: Sequence[Node], at: Index, left: Index | None, lanes: int, low: Index, count: Index, at_edge: bool) -> None:
-        """``count`` elements from ``low`` of the inner loop, at the lanes from ``at`` (``left`` of them)."""
-        kb, ph = self.kb, self.phases[0]
-        level = len(self.outer_loops)
-        for n in ph.nodes:
-            n.val = None if n.level >= level else n.val
-        mask = None if left is None else kb.create_mask(left, lanes)
-        self.ivs.append((loop, at))
-        self.wide = (lanes, mask)
-        self._evaluate(ph, level)
-        whole = kb.sub(count, kb.rem(count, lanes)) if at_edge else count
-        if not _is(whole, 0):
-            with kb.for_(low, kb.add(low, whole), lanes) as lp:
-                self._tile(loop, reads, lp.iv, left, lanes, None)
-        if at_edge and not _is(rest := kb.rem(count, lanes), 0):
-            with self._when(rest):
-                self._tile(loop, reads, kb.add(low, whole), left, lanes, rest)
-        self.wide = None
-        self.ivs.pop()
+    def _plainly(self, loop: Loop, reads: Sequence[Node], high: Index, end: Index, few: int, ask: int) -> None:
+        """No element twice: whole tiles, and masked ones at the ends."""
+        kb, lanes = self.kb, self._width()
+        with shared(self, loop, 0, kb.mul(kb.ceildiv(high, lanes), lanes), lanes) as (low, stop), kb.for_(low, stop, lanes, poll=ask) as lp:
+            left = kb.min(lanes, kb.sub(high, lp.iv))
+            with kb.for_(0, end, lanes, poll=ask) as down:
+                count = few or kb.min(lanes, kb.sub(end, down.iv))
+                with kb.if_(kb.all_of(kb.cmp("eq", left, lanes), kb.cmp("eq", count, few or lanes))) as br:
+                    with br.then():
+                        self._tile(loop, reads, lp.iv, None, down.iv, few or None)
+                    self._forget()
+                    with br.orelse():
+                        self._tile(loop, reads, lp.iv, left, down.iv, count)
+                self._forget()
 
-    def _tile(self, loop: Loop, reads: Sequence[Node], start: Index, left: Index | None, lanes: int, count: Index | None) -> None:
-        """One tile; ``count``: elements of the inner loop, where they are fewer than lanes."""
-        kb, ph = self.kb, self.phases[0]
-        inside = ph.loops[0]
-        mask = None if count is None else kb.create_mask(count, lanes)
+    # ---- where results are ----------------------------------------------------------------------------------------------------------
+
+    def _head(self, loop: Loop) -> Index:
+        """How many elements along the writes come before the first aligned store; 0 where rows are not aligned to each other."""
+        kb, lanes, root = self.kb, self._width(), max(self.phases[0].roots, key=lambda r: r.store.dtype.itemsize, default=None)
+        size = root.store.dtype.itemsize if root is not None else 0
+        if root is None or not _is(root.place[1].get(loop.dims[-1], 0), 1) or lanes * size * 8 != self.cx.target.vector_bits:
+            return 0
+        place = kb.rem(kb.div(kb.address(root.store.mem, self.position(root.place)), size), lanes)
+        return kb.rem(kb.sub(lanes, place), lanes)
+
+    def _past(self, loop: Loop, head: Index, high: Index) -> Value | None:
+        """Whether the result is to be written past the cache; None: never. Rows of a few tiles, of which two are no aligned ones, gain nothing."""
+        kb, lanes, ph = self.kb, self._width(), self.phases[0]
+        if len(ph.roots) != 1 or ph.roots[0].store.what != "out" or _is(head, 0):
+            return None
+        root, inside = ph.roots[0], ph.loops[0].dims[-1]
+        size = root.store.dtype.itemsize
+        total: DimLike = size
+        for d in self.space:
+            total = total * d
+        stride = root.place[1].get(inside, 0)
+        if isinstance(total, int) and total < _PAST or isinstance(stride, int) and stride % lanes or isinstance(high, int) and high < _LONG * lanes:
+            return None
+        if self.cx.buffers.read_again(root.store):
+            return None
+        return kb.all_of(kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("ge", high, _LONG * lanes), kb.cmp("eq", kb.rem(kb.dim(stride), lanes), 0),
+                         kb.cmp("eq", kb.rem(kb.address(root.store.mem, 0), size), 0))
+
+    # ---- one tile -------------------------------------------------------------------------------------------------------------------
+
+    def _tile(self, loop: Loop, reads: Sequence[Node], at: Index, left: Index | None, start: Index, count: Index | None) -> None:
+        """The tile at the lanes from ``at`` (``left`` of them) and ``start`` of the inner loop; ``count``: elements of that, where they are fewer than lanes."""
+        kb, ph, lanes = self.kb, self.phases[0], self._width()
+        inside, level = ph.loops[0], len(self.outer_loops)
+        self._forget()
+        self.ivs.append((loop, at))
+        self.wide = (lanes, None if left is None else kb.create_mask(left, lanes))
+        self._evaluate(ph, level)
         self.ivs.append((inside, start))
-        columns: dict[Node, list[Value]] = {}
-        for n in reads:
-            assert n.access is not None
-            stride, at = kb.dim(n.places[0][1][loop.dims[-1]]), self.position(n.places[0])
-            rows = []
-            for r in range(lanes):  # rows that are not there are the last one again
-                row = r if left is None else min(r, left - 1) if isinstance(left, int) else kb.min(r, kb.sub(left, 1))
-                rows.append(kb.load(n.access.store.mem, kb.add(at, kb.mul(row, stride)), lanes, mask))
-            columns[n] = transpose(kb, rows, 16 // n.access.store.dtype.itemsize)
+        columns = {n: self._dense(n, count, left) if isinstance(count, int) and self._is_dense(n, loop, inside, count) else self._rows(n, loop, left, count)
+                   for n in reads}
         self.ivs.pop()
-        known = count if isinstance(count, int) else lanes
-        for j in range(known):
+        for j in range(count if isinstance(count, int) else lanes):
             if count is None or isinstance(count, int):
                 self._column(inside, columns, kb.add(start, j), j)
             else:
                 with _Then(kb, kb.sub(count, j)):
                     self._column(inside, columns, kb.add(start, j), j)
+        self.wide = None
+        self.ivs.pop()
+
+    def _rows(self, n: Node, loop: Loop, left: Index | None, count: Index | None) -> list[Value]:
+        """A read as columns, by turning rows."""
+        kb, lanes, access = self.kb, self._width(), n.access
+        assert access is not None
+        stride, at = kb.dim(n.places[0][1][loop.dims[-1]]), self.position(n.places[0])
+        mask = None if count is None else kb.create_mask(count, lanes)
+        rows = []
+        for r in range(lanes):  # rows that are not there are the last one again
+            row = r if left is None else min(r, left - 1) if isinstance(left, int) else kb.min(r, kb.sub(left, 1))
+            place = kb.add(at, kb.mul(row, stride))
+            if count is None and left is None:
+                kb.prefetch(access.store.mem, kb.add(place, _AHEAD * lanes))
+            rows.append(kb.load(access.store.mem, place, lanes, mask))
+        return transpose(kb, rows, 16 // access.store.dtype.itemsize)
+
+    def _is_dense(self, n: Node, loop: Loop, inside: Loop, count: int) -> bool:
+        """Whether the rows of a short inner loop follow each other in memory."""
+        return n.access is not None and inside.size == count and _is(n.places[0][1].get(loop.dims[-1], 0), count)
+
+    def _dense(self, n: Node, count: int, left: Index | None) -> list[Value]:
+        """A read whose rows of ``count`` elements follow each other, as columns."""
+        kb, lanes, access = self.kb, self._width(), n.access
+        assert access is not None
+        at = self.position(n.places[0])
+        flat = [kb.load(access.store.mem, kb.add(at, k * lanes), lanes, self._part(left, count, k)) for k in range(count)]
+        return [_gathered(kb, flat, [j * count + c for j in range(lanes)]) for c in range(count)]
+
+    def _part(self, left: Index | None, count: int, k: int) -> Value | None:
+        """The mask of vector ``k`` of ``left`` rows of ``count`` elements."""
+        kb, lanes = self.kb, self._width()
+        return None if left is None else kb.create_mask(kb.max(0, kb.sub(kb.mul(left, count), k * lanes)), lanes)
 
     def _column(self, inside: Loop, columns: dict[Node, list[Value]], iv: Index, j: int) -> None:
         """What the nest computes at one position of the inner loop."""
-        ph, level = self.phases[0], len(self.outer_loops) + 1
         lanes, mask = self.wide or (1, None)
         self.ivs.append((inside, iv))
-        env = {n: vectors[j] for n, vectors in columns.items()}
+        self._here({n: vectors[j] for n, vectors in columns.items()}, lanes, mask)
+        self.ivs.pop()
+
+    def _here(self, env: dict[Node, Value], lanes: int, mask: Value | None) -> None:
+        ph, level = self.phases[0], len(self.outer_loops) + 1
         for n in ph.nodes:
             if n.level == level and n.kind != "slot" and n not in env:
                 env[n] = self._compute(n, env, lanes, mask)
         for root in ph.roots:
             self._store(root, self._value(root.node, env), lanes, mask)
-        self.ivs.pop()
+
+    # ---- writes that are a few elements and follow each other -------------------------------------------------------------------------
+
+    def _flat(self, loop: Loop, inside: Loop, reads: Sequence[Node], few: int) -> bool:
+        """Whether all but the turned reads go over both loops element by element, or not at all."""
+        across, along = loop.dims[-1], inside.dims[-1]
+
+        def fits(strides: dict[int, DimLike]) -> bool:
+            a, b = strides.get(across, 0), strides.get(along, 0)
+            return _is(a, 1) and _is(b, few) or _is(a, 0) and _is(b, 0)
+
+        level = len(self.outer_loops)
+        return (all(fits(r.place[1]) and _is(r.place[1].get(across, 0), 1) for r in self.phases[0].roots)
+                and all(n in reads or n.kind in ("const", "ew", "value") or n.level < level or n.kind == "load" and n.guard is None and fits(n.places[0][1])
+                        for n in self.phases[0].nodes))
+
+    def _sorted(self, loop: Loop, reads: Sequence[Node], few: int, ask: int) -> None:
+        """As many positions of the inner loop as a vector has lanes, whose ``few`` vectors of the turned reads become as many of the writes."""
+        kb, lanes, inside = self.kb, self._width(), self.phases[0].loops[0]
+        end = self._high(inside)
+        whole = kb.sub(end, kb.rem(end, lanes))
+        with kb.for_(0, whole, lanes, poll=ask) as lp:
+            self._group(loop, inside, reads, few, lp.iv, None)
+        if not _is(rest := kb.sub(end, whole), 0):
+            with self._when(rest):
+                self._group(loop, inside, reads, few, whole, rest)
+
+    def _group(self, loop: Loop, inside: Loop, reads: Sequence[Node], few: int, at: Index, left: Index | None) -> None:
+        kb, lanes = self.kb, self._width()
+        mask = None if left is None else kb.create_mask(left, lanes)
+        self._forget()
+        self.ivs += [(loop, 0), (inside, at)]
+        flat: dict[Node, list[Value]] = {}
+        for n in reads:
+            assert n.access is not None
+            start, stride = self.position(n.places[0]), kb.dim(n.places[0][1][loop.dims[-1]])
+            rows = [kb.load(n.access.store.mem, kb.add(start, kb.mul(c, stride)), lanes, mask) for c in range(few)]
+            flat[n] = [_gathered(kb, rows, [(k * lanes + j) % few * lanes + (k * lanes + j) // few for j in range(lanes)]) for k in range(few)]
+        for k in range(few):
+            self.ivs[-2] = loop, k * lanes
+            self.wide = lanes, self._part(left, few, k)
+            self._evaluate(self.phases[0], len(self.outer_loops))
+            self._here({n: vectors[k] for n, vectors in flat.items()}, *self.wide)
+            self._forget()
+        self.wide = None
+        del self.ivs[-2:]
+
+
+def _gathered(kb: KernelBuilder, vectors: Sequence[Value], places: Sequence[int]) -> Value:
+    """The elements at ``places`` of the vectors, which are one after the other: by as many shuffles as vectors have some of them, less one."""
+    lanes = len(places)
+    used = sorted({p // lanes for p in places})
+    out, done = vectors[used[0]], {used[0]}
+    for v in used[1:] or used:
+        last = [p % lanes if p // lanes in done and len(done) == 1 else j for j, p in enumerate(places)]
+        out = kb.shuffle(out, vectors[v], [lanes + p % lanes if p // lanes == v and v not in done else last[j] for j, p in enumerate(places)])
+        done.add(v)
+    return out
+
+
+def _all(kb: KernelBuilder, conditions: Sequence[Value | bool]) -> Value | bool:
+    """Whether all hold, where some are known."""
+    if any(c is False for c in conditions):
+        return False
+    left = [c for c in conditions if not isinstance(c, bool)]
+    return kb.all_of(*left) if left else True
 
 
 class _Then:

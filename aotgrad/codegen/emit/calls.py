@@ -55,6 +55,9 @@ def call_op(e: FunctionEmitter, op: Op) -> None:
         _check(e, op)
     elif callee == "ag_hook":
         _hook(e, op)
+    elif callee == "ag_drain":
+        if e.state.target.arch == "x86_64":  # other machines order such stores by the releases of whoever tells of them
+            e.intrinsic("void", "x86.sse.sfence", [])
     elif callee == "ag_thread":
         e.names[op.results[0]] = e.thread or "0"
     elif m := _GEMM.fullmatch(callee):

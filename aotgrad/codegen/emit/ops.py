@@ -116,8 +116,20 @@ def _load(e: FunctionEmitter, op: Op) -> None:
 
 
 def _store(e: FunctionEmitter, op: Op) -> None:
-    address = _at(e, op, 1)
-    e.lines.append(f"  store {e.typed(op.operands[0])}, ptr {address}, align {align(as_ktype(op.operands[0].type))}")
+    t, past = as_ktype(op.operands[0].type), bool(op.attrs.get("nontemporal"))
+    if past:
+        e.state.declare("!0 = !{i32 1}")
+    where = f"align {t.bits * t.lanes // 8}, !nontemporal !0" if past else f"align {align(t)}"
+    e.lines.append(f"  store {e.typed(op.operands[0])}, ptr {_at(e, op, 1)}, {where}")
+
+
+def _address(e: FunctionEmitter, op: Op) -> None:
+    e.names[op.results[0]] = e.put(f"ptrtoint ptr {e.names[op.operands[0]]} to i64")
+
+
+def _prefetch(e: FunctionEmitter, op: Op) -> None:
+    args = [("ptr", _at(e, op, inbounds=False)), ("i32", str(int(op.attrs["isWrite"]))), ("i32", "3"), ("i32", str(int(op.attrs["isDataCache"])))]
+    e.intrinsic("void", "prefetch.p0", args)
 
 
 def _masked_load(e: FunctionEmitter, op: Op) -> None:
@@ -240,6 +252,7 @@ TABLE: dict[str, Emit] = {
     "arith.index_cast": _index_cast("sext"), "arith.index_castui": _index_cast("zext"), "arith.cmpi": _compare("icmp", CMPI), "arith.cmpf": _compare("fcmp", CMPF),
     "arith.floordivsi": _floordiv, "arith.select": _select, "arith.negf": _negf,
     "memref.load": _load, "memref.store": _store, "memref.view": _view, "memref.alloca": _alloca, "ag.data": _data,
+    "memref.extract_aligned_pointer_as_index": _address, "memref.prefetch": _prefetch,
     "vector.load": _load, "vector.store": _store, "vector.maskedload": _masked_load, "vector.maskedstore": _masked_store,
     "vector.gather": _gather, "vector.scatter": _scatter, "vector.broadcast": _broadcast,
     "vector.create_mask": _create_mask, "vector.step": _step, "vector.reduction": _reduction, "vector.extract": _extract,
