@@ -9,6 +9,7 @@ import argparse
 import importlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -90,7 +91,7 @@ def _run_one(name: str, names: list[str], results: Path, quick: bool) -> int:
     bench = Bench(name, part, quick)
     bench.write(machine_row(names, quick))
     command = [sys.executable, "-m", "benchmarks", name, "--worker", str(part), *(["--quick"] if quick else [])]
-    start, code, why = time.time(), -1, "was interrupted"
+    start, before, code, why = time.time(), _cpu(), -1, "was interrupted"
     try:
         code = subprocess.run(command, cwd=HERE.parent, env=environment(), check=False, timeout=WORKER_SECONDS).returncode
         why = f"stopped with exit code {code}"
@@ -100,7 +101,7 @@ def _run_one(name: str, names: list[str], results: Path, quick: bool) -> int:
         if code:
             bench.write({"kind": "skip", "what": f"what is missing of {name}", "why": f"the workload {why}"})
         else:
-            bench.write({"kind": "done", "seconds": time.time() - start})
+            bench.write({"kind": "done", "seconds": time.time() - start, "cpu": _cpu() - before})
         _merge(part, name, results)
     return code
 
@@ -127,6 +128,12 @@ def _seconds(results: Path, quick: bool) -> dict[str, float]:
         alike = {r["workload"] for r in rows if r["kind"] == "machine" and r["quick"] == quick}
         found = {r["workload"]: r["seconds"] for r in rows if r["kind"] == "done" and r["workload"] in alike}
     return found
+
+
+def _cpu() -> float:
+    """CPU seconds of all processes that have ended: about what a workload takes on a machine with nothing else to do."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _clock(seconds: float) -> str:

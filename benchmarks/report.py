@@ -64,14 +64,14 @@ def write_report(results: Path, report: Path) -> Path:
 def _machine(machines: list[dict[str, Any]], rows: Rows) -> str:
     if not machines:
         return ""
-    seconds = sum(r["seconds"] for group in rows.values() for r in group if r["kind"] == "done")
+    seconds, cpu = (sum(r.get(key, 0) for group in rows.values() for r in group if r["kind"] == "done") for key in ("seconds", "cpu"))
     m = machines[-1]
     versions = ", ".join(f"{name} {v}" for name, v in m["versions"].items())
     commits, dates, loads = sorted({x["commit"] for x in machines}), sorted({x["date"] for x in machines}), [x["load"] for x in machines]
     return (
         f"- Machine: {m['processor']}, {m['cores']} core(s), {m['system']}; load average when workloads began: {min(loads):.1f} to {max(loads):.1f}.\n"
         f"- Versions: aotgrad at {', '.join(commits)}, Python {m['python']}, {versions}.\n"
-        f"- Measured {' and '.join(dates[:1] + dates[1:][-1:])}, all workloads together {seconds / 60:.0f} min.\n"
+        f"- Measured {' and '.join(dates[:1] + dates[1:][-1:])}, all workloads together {seconds / 60:.0f} min, {cpu / 60:.0f} min of CPU time.\n"
     )
 
 

@@ -66,7 +66,7 @@ def _gradients(bench: Bench, title: str, value: Value, params: Any, x: Any, tole
     candidates = peers.layouts(bench, lambda torch, last: _torch(torch, value, params, x, last))
     exact = _exact(value, params, x) if candidates else _flat(f(params, x))
     if not bench.quick:
-        candidates += bench.peer(peers.COMPILED, lambda: _torch(peers.torch(), value, params, x, True, compiled=True)) if "U-Net" in title else []
+        candidates += bench.peer(peers.COMPILED, lambda: _torch(peers.torch(), value, params, x, True, compiled=True)) if "U-Net" in title and len(x) == 1 else []
         candidates += [c for last in (False, True) for c in bench.peer(peers.JAX, lambda last=last: _jax(value, params, x, last))]  # type: ignore[misc]
     rows = bench.case(title, [Candidate(OURS, f, _flat, args=(params, x)), *candidates], exact, tolerance, work=_count(value, params, x, True))
     best = min((r["ratio"] for n, r in rows.items() if not n.startswith(OURS)), default=math.nan)
