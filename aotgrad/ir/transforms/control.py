@@ -8,10 +8,13 @@ from typing import Any
 from .. import opdef
 from ..builder import Builder
 from ..core import Block, Op, Value
+from ..host import acts
 from . import differentiate as ad
 from .rewrite import close_over, copy_ops, decompose_block, free_values
 
 __all__ = ["linearize_cond", "linearize_scan", "transpose_cond", "transpose_scan"]
+
+_REFUSING = frozenset(("take", "scatter", "scatter_add"))  # may refuse their indices, which a loop of no rounds does not look at
 
 
 def _active_values(block: Block, active: Sequence[bool]) -> set[Value]:
@@ -35,7 +38,7 @@ def _scan_activity(body: Block, nc: int, nk: int, given: Sequence[bool]) -> list
 
 
 def linearize_scan(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tangents: Sequence[Any]) -> tuple[Sequence[Value], list[Any]]:
-    """The primal scan also stacks the residuals of each step; the linear scan reads them."""
+    """The primal scan also stacks the residuals of each step; the linear scan reads them. What every step would compute alike, from consts alone, is computed once."""
     nc, nk = op.attrs["consts"], op.attrs["carry"]
     body = decompose_block(op.regions[0])
     active = _scan_activity(body, nc, nk, [t is not None for t in tangents])
@@ -51,6 +54,7 @@ def linearize_scan(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tange
     residuals = free_values(aside.ops, results, live)
     consts = dict(zip(primal.args[:nc], ins[:nc]))
     scanned = dict(zip(primal.args[nc + nk:], ins[nc + nk:]))
+    _once(pb, primal.ops, consts, [r for r in residuals if r not in scanned])
     stacked = [r for r in residuals if r not in consts and r not in scanned]
     primal.outputs = [*outs, *stacked]
     everything = pb.emit("scan", ins, op.attrs, (primal,))
@@ -64,6 +68,22 @@ def linearize_scan(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tange
     operands = [*(consts[r] for r in fixed), *tc, *tk, *(stacks[r] if r in stacks else scanned[r] for r in varying), *tx]
     found = lb.emit("scan", operands, {**op.attrs, "consts": len(fixed) + len(tc), "carry": len(tk)}, (block,))
     return everything[:len(outs)], _spread(found, wanted)
+
+
+def _once(b: Builder, ops: Sequence[Op], known: dict[Value, Value], residuals: Sequence[Value]) -> None:
+    """Computes outside of a loop the residuals that need nothing but what is ``known`` there, and adds them to it."""
+    alike, needed = set(known), set(residuals)
+    for op in ops:
+        if all(o in alike for o in op.operands) and not (op.regions or acts(op) or opdef.limited(op) or op.name in _REFUSING):
+            alike.update(op.results)
+    wanted = []
+    for op in reversed(ops):
+        if any(r in needed and r in alike for r in op.results):
+            wanted.append(op)
+            needed.update(op.operands)
+    env = dict(known)
+    copy_ops(b, wanted[::-1], env)
+    known.update((r, env[r]) for r in residuals if r in env)
 
 
 def _wanted(b: Builder, outs: Sequence[Value], tangents: Sequence[Any], nk: int, carry_active: Sequence[bool]) -> list[Any]:
