@@ -8,6 +8,7 @@ import numpy as np
 import optable
 import pytest
 
+import aotgrad as ag
 from aotgrad.ir import Block, Builder, Func, build, interp, tensor_type
 from aotgrad.ir.transforms.differentiate import vjp_func
 
@@ -95,3 +96,22 @@ def test_loop_carried_write_has_the_gradient_of_the_recurrence() -> None:
     value, slope = interp.run(vjp_func(func, [True]), np.array(2.0), np.array(1.0))
     assert (float(value), float(slope)) == (3.5, 1.75)
     optable.check_derivatives(func, [np.array(2.0)], np.random.default_rng(0))
+
+
+def test_what_every_round_computes_alike_is_saved_once() -> None:
+    """The transposed weights, the exponential of one, a number: for the backward pass they are needed as they are, not once for each round."""
+    def rnn(w: Any, a: Any, xs: Any) -> Any:
+        return ag.scan(lambda h, x: (ag.tanh(h @ w.T + ag.exp(a) * h + x), None), xs[0], xs)[0].sum()
+
+    rng = np.random.default_rng(5)
+    w, a, xs = rng.normal(size=(40, 40)) / 8, rng.normal(size=40), rng.normal(size=(300, 2, 40))
+    gradient = ag.grad(rnn, argnums=(0, 1, 2))
+    f = ag.compile(gradient)
+    assert f.explain(w, a, xs).workspace < 8 * xs.nbytes < 300 * w.nbytes
+    for got, want in zip(f(w, a, xs), gradient(w, a, xs)):  # eagerly, op by op
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_a_loop_of_no_rounds_refuses_no_index_for_its_derivative() -> None:
+    f = ag.compile(ag.grad(lambda x, i: ag.scan(lambda c, v: (c * x[i].sum() * v, None), x.sum(), x[:0])[0]))
+    np.testing.assert_array_equal(f(np.ones(3), np.array([7])), np.ones(3))
