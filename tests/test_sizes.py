@@ -280,3 +280,35 @@ def test_sizes_that_must_be_equal_are_checked_at_later_calls() -> None:
     for n, m in ((1, 3), (3, 1)):
         with pytest.raises(ag.AotgradTypeError, match="must be equal"):
             carried(np.ones(n), np.ones(m), np.ones(2))
+
+
+PADDED = {
+    "after": lambda x: np.pad(x, (0, x.shape[0])),
+    "both": lambda x: np.pad(x, x.shape[0]),
+    "sums": lambda x: np.pad(x, (x.shape[0] // 2, 2 * x.shape[0] - 1), constant_values=2.0),
+    "pairs": lambda x: np.pad(np.stack([x, x]), ((1, x.shape[0]), (x.shape[0], 0))),
+    "one pair": lambda x: np.pad(np.stack([x, x]), ((x.shape[0] + 1, 0),)),
+    "numbers": lambda x: np.pad(x, [[1, 2]]),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_pad_takes_sizes(name: str) -> None:
+    """One trace for all sizes, where no width could become negative; values and gradients as NumPy's."""
+    f = PADDED[name]
+    compiled, gradient = ag.compile(f), ag.compile(ag.grad(lambda x: (f(x) ** 2).sum()))
+    for n in (3, 5, 1):
+        x = np.arange(1.0, n + 1.0)
+        got = compiled(x)
+        np.testing.assert_array_equal(got, f(x))
+        np.testing.assert_allclose(gradient(x), ag.grad(lambda x: (f(x) ** 2).sum())(x))
+    assert compiled.cache_info().traces == 1
+
+
+def test_pad_with_a_width_that_becomes_negative() -> None:
+    f = ag.compile(lambda x: np.pad(x, (0, x.shape[0] - 3)))
+    assert f(np.ones(5)).shape == (7,) and f(np.ones(3)).shape == (3,)
+    with pytest.raises(ag.AotgradValueError, match=r"test_sizes.py:\d+[\s\S]*pad_width=\(0, .*negative"):
+        f(np.ones(2))
+    with pytest.raises(ag.AotgradTypeError, match=r"pad_width=\(0, 1.5\) must be whole numbers"):
+        ag.compile(lambda x: np.pad(x, (0, 1.5)))(np.ones(2))

@@ -400,16 +400,29 @@ def _np_pad(b: Any, x: Any, pad_width: Any, mode: str = "constant", constant_val
     rank = len(x.type.shape)
     if mode != "constant":
         raise AotgradValueError(f"pad: mode {mode!r} is not available; use 'constant'")
-    widths = np.asarray(pad_width)
-    if widths.dtype.kind not in "iu":
-        raise AotgradTypeError(f"pad: pad_width={pad_width!r} must be whole numbers")
-    if widths.size and widths.min() < 0:
-        raise AotgradValueError(f"pad: pad_width={pad_width!r} has a negative number, which NumPy's pad does not take; cut with x[a:b] instead")
+    widths = np.asarray(pad_width, object)  # sizes stay open
+    if not all(isinstance(w, (int, np.integer, dimlib.Dim)) and not isinstance(w, bool) for w in widths.flat):
+        raise AotgradTypeError(f"pad: pad_width={_shown(pad_width)} must be whole numbers, or sizes such as x.shape[0]")
+    negative = f"pad: pad_width={_shown(pad_width)} has a negative number, which NumPy's pad does not take; cut with x[a:b] instead"
+    if any(isinstance(w, (int, np.integer)) and w < 0 for w in widths.flat):
+        raise AotgradValueError(negative)
     try:
         pairs = np.broadcast_to(widths, (rank, 2)).tolist()
     except ValueError:
-        raise AotgradValueError(f"pad: pad_width={pad_width!r} does not give (before, after) for each of {rank} dims") from None
+        raise AotgradValueError(f"pad: pad_width={_shown(pad_width)} does not give (before, after) for each of {rank} dims") from None
+    for w in widths.flat:
+        if isinstance(w, dimlib.Dim) and dimlib.minimum(w, 0) != 0:
+            n = b.trace.example(w)
+            if n is not None and n < 0:
+                raise AotgradValueError(negative)
+            b.trace.require(dimlib.minimum(w, 0), 0)
     return _padded(b, x, [p[0] for p in pairs], [p[1] for p in pairs], constant_values)
+
+
+def _shown(widths: Any) -> str:
+    if isinstance(widths, (tuple, list)):
+        return f"({', '.join(map(_shown, widths))}{',' if len(widths) == 1 else ''})"
+    return dimlib.to_text(widths) if isinstance(widths, dimlib.Dim) else repr(widths)
 
 
 _move("constant_pad", "x with constant borders.", lambda b, x, low, high, value: b.pad(x, low=low, high=high, value=value),
