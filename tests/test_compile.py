@@ -259,7 +259,7 @@ def test_ctrl_c_interrupts_a_long_call() -> None:
     (lambda: ag.compile(lambda x: ag.sum(x, dimension=0))(X), r"dimension"),
     (lambda: ag.compile(lambda x: x[5])(X), r"test_compile.py:\d+.*index 5"),
     (lambda: ag.compile(lambda x, i: x[i])(X, np.array([0, 7])), r"test_compile.py:\d+.*index 7.*size 3"),
-    (lambda: ag.compile(lambda x: x)(np.array(["a"])), r"argument x: .*cannot be compiled"),
+    (lambda: ag.compile(lambda x: x)(np.array(["a"])), r"argument x: dtype <U1 holds text; convert it"),
     (lambda: ag.compile(lambda x: x)(np.array([1j])), r"complex"),
     (lambda: ag.compile(3), r"not callable"),
     (lambda: ag.grad(lambda x: x * 2)(3), r"float"),

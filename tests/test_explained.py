@@ -117,3 +117,56 @@ def test_errors_without_a_line_get_it():
 
     with pytest.raises(ag.AotgradTypeError, match=rf"test_explained.py:{f.__code__.co_firstlineno + 1}[:\s]"):
         ag.compile(f)(2.5)
+
+
+# ---- dtypes that are not computed with -----------------------------------------------------------------------------------------------
+
+UNUSABLE = {
+    "complex": (np.ones(3, complex), "is complex.*the real and the imaginary part"),
+    "long double": (np.ones(3, np.longdouble), r"x.astype\(np.float64\)"),
+    "unsigned": (np.ones(3, np.uint64), r"x.astype\(np.int64\)"), "text": (np.array(["1", "2", "3"]), "holds text; convert it to numbers"),
+    "objects": (np.array([1.0, None, 2]), "holds Python objects; make numbers"), "dates": (np.array(["2020-01-01"] * 3, "M8[D]"), "holds dates; convert"),
+    "times": (np.array([1, 2, 3], "m8[s]"), "holds times; convert"),
+    "records": (np.zeros(3, [("a", float)]), r"holds records; use its fields one by one \(x\['name'\]\)"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_dtypes_that_are_not_computed_with_are_named(name):
+    bad, what = UNUSABLE[name]
+    x = np.ones(3)
+
+    def scaled(weights, k=1.0):
+        return (weights * k).sum()
+
+    line = r"test_explained.py:\d+: "
+    place = "argument weights" if name != "complex" else ""
+    cases = {
+        "argument": (lambda: ag.compile(scaled)(bad), "argument weights: dtype"),
+        "in a container": (lambda: ag.compile(lambda tree: tree["p"])({"p": [x, bad]}), "argument tree_p_1: dtype"),
+        "keyword": (lambda: ag.compile(scaled)(x, k=bad), "argument k: dtype"),
+        "captured": (lambda: ag.compile(lambda y: y * bad)(x), rf"{line}mul: other \(bad\): dtype"),
+        "result": (lambda: ag.compile(lambda y: {"y": y, "kept": [bad]})(x), r"the result\['kept'\]\[0\]: dtype"),
+        "differentiated": (lambda: ag.grad(scaled)(bad), r"argument 0 \(weights\): dtype" if place else rf"{line}sum: input: dtype"),
+        "beside": (lambda: ag.grad(scaled)(x, bad), rf"{line}(mul: other \(k\)|sum: input): dtype"),
+        "of an operation": (lambda: ag.exp(bad), rf"{line}exp: input \(bad\): dtype"),
+    }
+    for how, (call, where) in cases.items():
+        with pytest.raises(ag.AotgradTypeError, match=f"{where}.*{what}") as raised:
+            call()
+        assert str(bad.dtype) in str(raised.value), how
+
+
+def test_tensors_that_are_not_computed_with_in_compiled_code():
+    z, half = ag.tensor([1.0, 2.0], dtype=ag.complex64), ag.tensor([1.0, 2.0], dtype=ag.bfloat16)
+    with pytest.raises(ag.AotgradTypeError, match=r"mul: other \(z\): dtype complex64 is complex"):
+        ag.compile(lambda y: y * z)(ag.ones(2))
+    for f, args in ((lambda w: w * 2.0, (half,)), (lambda y: y * half, (ag.ones(2),))):
+        with pytest.raises(ag.AotgradNotImplementedError, match=r"test_explained.py:\d+[\s\S]*bfloat16 can be stored.*convert to float32 first"):
+            ag.compile(f)(*args)
+
+
+def test_other_operands_of_pythons_own():
+    for run in (ag.compile, ag.grad):
+        with pytest.raises(ag.AotgradTypeError, match=r"test_explained.py:\d+: unsupported operand.*'Fraction'; convert the other operand to a number"):
+            run(lambda y: (y * fractions.Fraction(1, 2)).sum())(np.ones(2))

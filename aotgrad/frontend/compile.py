@@ -25,7 +25,7 @@ from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped
+from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped, unusable
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .explained import explained_with_line
@@ -384,6 +384,8 @@ class State:
                 constants: list[Any] = []
                 for i, x in enumerate(leaves):
                     if isinstance(x, (Traced, np.ndarray, Tensor)) or hasattr(x, "symbols"):
+                        if not isinstance(x, Traced) and (reason := unusable.why(x)) is not None:
+                            raise AotgradTypeError(f"{self.name}: {leaks.result_paths(out_tree)[i]}: {reason}, or add it to the result outside of the compiled function")
                         trace.block.outputs.append(as_value(x, trace))
                         constants.append(_TRACED)
                     else:

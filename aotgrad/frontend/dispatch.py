@@ -16,10 +16,10 @@ from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, native
 from aotgrad_runtime.dtypes import DType, as_dtype
-from aotgrad_runtime.errors import AotgradIndexError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import eager, quick, strides
+from . import eager, quick, strides, unusable
 from .front import FrontBuilder, Operand, Public, emit_public, number_operand, publics
 from .ledger import twin
 from .naming import index_loc
@@ -64,14 +64,21 @@ def run(public: Public, arguments: dict[str, Any]) -> Any:
         for v in arguments.values():
             if isinstance(v, np.generic):  # as in torch, NumPy's scalars are plain numbers beside tensors
                 return run(public, {k: v.item() if isinstance(v, np.generic) else v for k, v in arguments.items()})
-    if trace is not None:
-        if trace.ledger is not None:
-            operands = [twin(x) for x in operands]
-        return _run_traced(public, arguments, operands, flavour, trace)
     try:
+        if trace is not None:
+            for x in operands:
+                unusable.check(x)
+            if trace.ledger is not None:
+                operands = [twin(x) for x in operands]
+            return _run_traced(public, arguments, operands, flavour, trace)
         return run_eager(public, arguments, operands, flavour)
     except AotgradIndexError as error:
-        raise _explained(public, arguments, error) from None
+        raise (error if trace is not None else _explained(public, arguments, error)) from None
+    except (AotgradTypeError, AotgradNotImplementedError) as error:
+        found = unusable.told(public.name, [(n, arguments.get(n)) for n in public.tensors], error)
+        if found is error:
+            raise
+        raise found from None
 
 
 def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexError) -> AotgradIndexError:

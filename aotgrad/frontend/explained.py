@@ -63,7 +63,10 @@ def _named(error: BaseException) -> AotgradError | None:
 
 def _told(error: BaseException, text: str, traced: bool) -> AotgradError:
     made = AotgradAttributeError if isinstance(error, AttributeError) else AotgradTypeError
-    return made(f"{raised_at(error)}: {text}; {_TRACED if traced else _TAPED}")
+    advice = _TRACED if traced else _TAPED
+    if text.startswith("unsupported operand") and "pow()" not in text:
+        advice = "convert the other operand to a number or an array of numbers"
+    return made(f"{raised_at(error)}: {text}; {advice}")
 
 
 def _last(error: BaseException) -> Any:

@@ -22,6 +22,7 @@ from .leaves import (
     flavour_of,
     like_name,
     nested,
+    place_of,
     release,
     spared,
     tracing_any,
@@ -118,7 +119,7 @@ def jacfwd(f: F, argnums: Any = 0) -> F:
             return traced_jacobian(f, args, kwargs, nums, argnums, reverse=False)
         trees = [tree_flatten(args[i]) for i in nums]
         for i, (leaves, _) in zip(nums, trees):
-            check_float(leaves, f"argument {i}")
+            check_float(leaves, place_of(f, i))
         cls = flavour_of([args, kwargs])
 
         def partial(*chosen: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from aotgrad.ir import TensorType
 from aotgrad_runtime import modes
-from aotgrad_runtime.arrays import DTYPES, check_kind, converted, native
+from aotgrad_runtime.arrays import DTYPES, check_kind, converted, native, refusal
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import AccumulateGrad, edge_of
@@ -27,7 +27,7 @@ from .subtrace import is_leaf_array
 from .trace import Traced, current, plain_size
 
 __all__ = ["F", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of",
-           "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "places", "reaches_leaves", "release", "scalar_output",
+           "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "place_of", "places", "reaches_leaves", "release", "scalar_output",
            "spared", "state", "tracing_any", "tree_flatten_nones", "twin", "with_aux"]
 
 F = Callable[..., Any]
@@ -104,7 +104,20 @@ def _positions(argnums: Any, count: int, kwargs: dict[str, Any]) -> tuple[int, .
     return tuple(out)
 
 
+def place_of(f: F, i: int) -> str:
+    """An argument for a message: its position, and its name where it has one."""
+    try:
+        found = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        found = []
+    named = i < len(found) and found[i].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return f"argument {i} ({found[i].name})" if named else f"argument {i}"
+
+
 def check_float(leaves: Sequence[Any], what: str) -> None:
+    for x in leaves:
+        if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind != "c" and (reason := refusal(x.dtype)) is not None:
+            raise AotgradTypeError(f"{what}: {reason}")
     if not any(differentiable(x) for x in leaves):
         kinds = ", ".join(dtype_of(x).name if is_leaf_array(x) else type(x).__name__ for x in leaves) or "nothing"
         raise AotgradTypeError(f"{what} has no floating-point leaf ({kinds}): a gradient needs float inputs; "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import Layout, TensorType, dims
-from aotgrad_runtime.arrays import DTYPES, check_kind, native
+from aotgrad_runtime.arrays import DTYPES, check_kind, native, refusal
 from aotgrad_runtime.dtypes import ALL, DType, bfloat16, float64, int64
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import Tensor
@@ -64,9 +64,7 @@ def _spec(x: Any, static: bool) -> Any:
 
 def _compilable(dtype: Any, storage: bool = False) -> None:
     if not storage and dtype.newbyteorder("=") not in _ACCEPTED:
-        if dtype.kind == "O":
-            raise AotgradTypeError("an array of dtype object holds Python objects; pass numbers of one shape (np.array(x, dtype=float), or np.stack of the parts)")
-        raise AotgradTypeError(f"arrays of dtype {dtype} cannot be compiled; convert to one of {', '.join(str(d) for d in _ACCEPTED)} (x.astype(...))")
+        raise AotgradTypeError(refusal(dtype) or f"dtype {dtype} cannot be compiled; convert to one of {', '.join(str(d) for d in _ACCEPTED)} (x.astype(...))")
 
 
 def leaf_names(signature: inspect.Signature | None, tree: TreeDef) -> list[str]:
@@ -116,7 +114,7 @@ def leaf_type(x: Any, name: str, examples: dict[str, int], numbered: bool) -> Te
         examples[symbol] = int(n)
         shape.append(dims.symbol(symbol))
     order = kernels.dense_order(data)
-    return TensorType(tuple(shape), _np_dtype(data), Layout(order) if isinstance(order, tuple) else None)
+    return TensorType(tuple(shape), x._dtype if isinstance(x, Tensor) else _np_dtype(data), Layout(order) if isinstance(order, tuple) else None)
 
 
 def _np_dtype(x: Any) -> DType:

@@ -13,6 +13,7 @@ from aotgrad_runtime.arrays import native
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
+from . import unusable
 from .explained import explained
 from .front import FrontBuilder
 from .promotion import python_dtype
@@ -41,6 +42,7 @@ def as_value(x: Any, trace: Trace) -> Value:
     """The IR value of a leaf in ``trace``: traced values, arrays (hidden inputs), numbers (constants)."""
     if isinstance(x, Traced):
         return trace.value_of(x)
+    unusable.check(x)
     if isinstance(x, Tensor):
         return trace.capture(x, x._data)
     if isinstance(x, np.ndarray):

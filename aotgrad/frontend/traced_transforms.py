@@ -15,7 +15,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import enable_grad
 
 from .front import FrontBuilder
-from .leaves import F, check_depends, check_float, differentiable, match, name_of, scalar_output, with_aux
+from .leaves import F, check_depends, check_float, differentiable, match, name_of, place_of, scalar_output, with_aux
 from .pytree import tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
 from .trace import Trace, TracedArray, TracedNumber, current, user_loc
@@ -33,7 +33,7 @@ class Inline:
         self.trace: Trace = trace
         self.trees = [tree_flatten(args[i]) for i in nums]
         for i, (leaves, _) in zip(nums, self.trees):
-            check_float(leaves, f"argument {i}")
+            check_float(leaves, place_of(f, i))
         self.leaves = [x for leaves, _ in self.trees for x in leaves]
         self.on = [differentiable(x) for x in self.leaves]
         self.b = builder_of(trace)

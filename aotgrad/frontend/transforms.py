@@ -36,6 +36,7 @@ from .leaves import (
     match,
     name_of,
     nested,
+    place_of,
     places,
     reaches_leaves,
     release,
@@ -98,7 +99,7 @@ class Taped:
         self.cls = flavour_of([args, kwargs])
         self.trees: list[tuple[list[Any], TreeDef]] = [tree_flatten(args[i]) for i in nums]
         for i, (leaves, _) in zip(nums, self.trees):
-            check_float(leaves, f"argument {i}")
+            check_float(leaves, place_of(f, i))
         recorded = modes.state.grad
         self.vars: list[list[Any]] = []
         filled = [a if i in nums else spared(a) for i, a in enumerate(args)]

@@ -12,7 +12,7 @@ from .dtypes import DType
 from .errors import AotgradTypeError, AotgradValueError
 from .tape import Value
 
-__all__ = ["DTYPES", "array_of", "check_kind", "converted", "decode", "defaults", "encode_bfloat16", "get_default_dtype", "native", "set_default_dtype"]
+__all__ = ["DTYPES", "array_of", "check_kind", "converted", "decode", "defaults", "encode_bfloat16", "get_default_dtype", "native", "refusal", "set_default_dtype"]
 
 Array = np.ndarray[Any, Any]
 DTYPES: Final[dict[Any, DType]] = {d.np: d for d in dtypes.ALL}  # uint16 is bfloat16's storage and nothing else
@@ -77,12 +77,38 @@ def check_kind(data: Any) -> None:
         raise AotgradTypeError(f"{type(data).__name__} is not supported: its arithmetic differs from that of arrays; pass {how}")
 
 
+_REFUSED: Final = {  # by kind of dtype: what such an array is, and what to do
+    "O": ("holds Python objects", "make numbers of one shape of them (np.array(x, dtype=float), or np.stack of the parts)"),
+    "U": ("holds text", "convert it to numbers (x.astype(float))"), "S": ("holds bytes", "convert it to numbers (x.astype(float))"),
+    "M": ("holds dates", "convert them to numbers of a unit ((x - x[0]) / np.timedelta64(1, 's'))"),
+    "m": ("holds times", "convert them to numbers of a unit (x / np.timedelta64(1, 's'))"),
+    "V": ("holds records", "use its fields one by one (x['name'])"),
+    "c": ("is complex, which few operations take yet", "give the real and the imaginary part (x.real, x.imag)"),
+    "u": ("is not one that is computed with", "convert it (x.astype(np.int64))"), "f": ("is not one that is computed with", "convert it (x.astype(np.float64))"),
+}
+
+
+def refusal(dtype: Any) -> str | None:
+    """Why arrays of a NumPy dtype cannot be computed with, and what to do; None where they can.
+
+    >>> refusal(np.dtype("U3"))
+    'dtype <U3 holds text; convert it to numbers (x.astype(float))'
+    """
+    plain = dtype.newbyteorder("=")
+    if plain in DTYPES and plain != np.uint16 and plain.kind != "c":
+        return None
+    what, do = _REFUSED.get(dtype.kind, ("is not known", "convert it to numbers (x.astype(float))"))
+    return f"dtype {dtype} {what}; {do}"
+
+
 def native(data: Array) -> Array:
     """The array in native byte order; raises ``AotgradTypeError`` for a dtype that is not supported."""
     if type(data) is not np.ndarray:
         check_kind(data)
     if data.dtype in DTYPES and data.dtype != np.uint16:
         return data if type(data) is np.ndarray else data.view(np.ndarray)
+    if data.dtype.newbyteorder("=") not in DTYPES or data.dtype == np.uint16:
+        raise AotgradTypeError(refusal(data.dtype) or "")
     return data.astype(dtypes.as_dtype(data.dtype).np)
 
 
