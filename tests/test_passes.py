@@ -49,3 +49,13 @@ def test_cheap_chains_are_computed_again_where_their_data_is_read_anyway() -> No
     assert first.written == 0 and second.read == x.nbytes, (first, second)
     h = np.maximum((x - 0.5) * x + 1.0, 0.25) * x
     np.testing.assert_allclose(g(x), h / h.sum())
+
+
+def test_rows_ask_for_the_next_while_they_compute() -> None:
+    f = ag.compile(lambda x: ag.softmax(x, -1))
+    x = np.random.default_rng(0).standard_normal((7, 50))
+    text = f.lower(x).llvm_ir
+    assert "@llvm.prefetch" in text
+    e = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(f(x), e / e.sum(1, keepdims=True))
+    assert "@llvm.prefetch" not in ag.compile(lambda x: x * 2 + 1).lower(x).llvm_ir

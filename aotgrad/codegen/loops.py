@@ -5,7 +5,7 @@ The order of sums is that of ``sums.py``; unrolled and plain loops keep it (plai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from aotgrad_runtime.dtypes import bool_
@@ -15,25 +15,24 @@ from ..ir.core import Op, Value
 from ..ir.dims import DimLike, product, symbol
 from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
-from .exprs import Graph, Node, Slot, apply, const_of, heavy, levels
+from .exprs import Graph, Node, Slot, apply, const_of, levels
 from .fusion import Item, Nest, size_one, sum_size, write_map
-from .guards import both, edges, guarded, inside
+from .guards import both, guarded, inside
 from .kernel import Index, as_ktype, constant_of, register
 from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat
 from .phases import Phases
 from .sharing import private_rows, shared
+from .spans import STRIP, Spans, far
 from .sums import BLOCK, CHAINS, Sums
 from .tiles import Tiles
 
 __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 
-_LIGHT = 12
-_STRIP = 1 << 16
 _POLL = 1024
 """Rounds of a loop around others between two questions whether to stop."""
 
 
-class NestEmitter(Sums, Tiles):
+class NestEmitter(Sums, Spans, Tiles):
     """Emits ``nest`` into ``cx.kb``."""
 
     def __init__(self, cx: Context, nest: Nest) -> None:
@@ -161,6 +160,7 @@ class NestEmitter(Sums, Tiles):
             a.store.mem, a.store.block = made.mem, made.block
         if self.across and self.scratch:
             self._interleave(lanes)
+        self.look_ahead()
 
     def _turn(self) -> None:
         """A transposed read: the loop it is contiguous in goes inside the vectors, so that each line of cache is used up before the next."""
@@ -259,10 +259,10 @@ class NestEmitter(Sums, Tiles):
         several = any(len(self.outer_loops) + len(ph.loops) > 1 for ph in self.phases) and not self._only_elements()
         in_registers = any(r.result is not None for ph in self.phases for r in ph.reds)
         if isinstance(inside, int) or not several or in_registers or self.outer_loops:
-            self.long = several and (not isinstance(inside, int) or inside > _STRIP)
+            self.long = several and (not isinstance(inside, int) or inside > STRIP)
             self._outer(0)
             return
-        with kb.if_(kb.cmp("le", kb.dim(inside), _STRIP)) as br:
+        with kb.if_(kb.cmp("le", kb.dim(inside), STRIP)) as br:
             for side, self.long in ((br.then, False), (br.orelse, True)):
                 held = len(self.temps)
                 with side():
@@ -428,12 +428,12 @@ class NestEmitter(Sums, Tiles):
     def _in_tiles(self, ph: Phase, li: int) -> Iterator[None]:
         """Around two loops that only compute elements: parts of the inner one, so that none of its runs is too long to stop between them."""
         inner, kb = ph.loops[-1], self.kb
-        if li or len(ph.loops) > 2 or not self._only_elements() or not _far(inner.low, self._high(inner)):
+        if li or len(ph.loops) > 2 or not self._only_elements() or not far(inner.low, self._high(inner)):
             yield
             return
         low, high, end = inner.low, inner.high, self._high(inner)
-        with kb.for_(low, end, _STRIP, poll=1) as part:
-            inner.low, inner.high = part.iv, kb.min(end, kb.add(part.iv, _STRIP))
+        with kb.for_(low, end, STRIP, poll=1) as part:
+            inner.low, inner.high = part.iv, kb.min(end, kb.add(part.iv, STRIP))
             yield
         inner.low, inner.high = low, high
 
@@ -501,91 +501,10 @@ class NestEmitter(Sums, Tiles):
         """Whether the innermost loop is the only one, and so has to ask whether to stop."""
         return len(ph.loops) == 1 and not self.outer_loops and not self.blocked
 
-    def _rounds(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
-                strips: bool = False) -> dict[int, list[Value]]:
-        """The innermost loop. In ``strips`` it asks from time to time whether to stop; short ones never do."""
-        if strips and not accs and not self.long:
-            with shared(self, self.phases[0].loops[0], low, high, step) as (low, high):
-                return self._in_strips(low, high, step, accs, body, True)
-        return self._in_strips(low, high, step, accs, body, strips)
-
-    def _in_strips(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
-                   strips: bool, runs: bool = False) -> dict[int, list[Value]]:
-        kb = self.kb
-        parts = strips and _far(low, high)
-        with kb.for_(low, high, _STRIP if parts else step, init=flat(accs), poll=int(parts), runs=runs) as lp:
-            inside = {i: list(a) for i, a in unflat(accs, lp.args).items() if a is not None}
-            if parts:
-                inside = self._in_strips(lp.iv, kb.min(high, kb.add(lp.iv, _STRIP)), step, inside, body, False, True)
-            else:
-                body(lp.iv, inside)
-            kb.yield_(*flat(inside))
-        return {i: a for i, a in unflat(accs, lp.results).items() if a is not None}
-
-    def _span(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
-        """Whole vectors from ``low``, then a masked rest. ``low`` is a multiple of whole rounds."""
-        kb = self.kb
-        moved = [] if accs or lanes == 1 or self.wide else edges(kb, ph.nodes, ph.loops[-1].dims[-1], self.position)
-        if moved:
-            self._inside_first(ph, low, high, lanes, moved, strips)
-            return accs
-        count = kb.sub(high, low)
-        rest = kb.rem(count, lanes)
-        end = kb.sub(high, rest)
-        at = low
-        if accs and heavy(ph.nodes) <= _LIGHT:
-            step = CHAINS * lanes
-            stop = kb.sub(high, kb.rem(count, step))
-
-            def several(iv: Index, inside: dict[int, list[Value]]) -> None:
-                for c in range(CHAINS):
-                    self._body(ph, kb.add(iv, c * lanes), lanes, None, inside)
-
-            accs = self._rounds(low, stop, step, accs, several, strips)
-            at = stop
-        accs = self._rounds(at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
-        if lanes == 1 or rest == 0:
-            return accs
-        return self._rest(ph, end, rest, lanes, accs)
-
-    def _inside_first(self, ph: Phase, low: Index, high: Index, lanes: int, moved: Sequence[tuple[Index, Index]], strips: bool) -> None:
-        """The vectors where every guard holds in all lanes, without asking; then the two edges, where each lane asks."""
-        kb, first, last = self.kb, low, high
-        for a, b in moved:
-            first, last = kb.max(first, a), kb.min(last, b)
-        first = kb.add(low, kb.align_up(kb.sub(first, low), lanes))
-        last = kb.max(first, kb.sub(last, kb.mod(kb.sub(last, first), lanes)))
-        self.free = ph.loops[-1].dims[-1]
-        self._rounds(first, last, lanes, {}, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips)
-        self.free = None
-        with kb.for_(0, 2) as side:
-            at_start = kb.cmp("eq", side.iv, 0)
-            end = kb.select(at_start, kb.min(first, high), high)
-            with kb.for_(kb.select(at_start, low, kb.min(last, high)), end, lanes) as lp:
-                self._body(ph, lp.iv, lanes, kb.create_mask(kb.sub(end, lp.iv), lanes), {})
-
     def _inside(self, n: Node, lanes: int) -> Value:
         """The value of a guard: its ranges that are not known to hold."""
         asked = [(p, size) for p, (size, _) in zip(n.places[::2], n.places[1::2]) if self.free is None or self.free not in p[1]]
         return inside(self.kb, [self._positions(p, lanes) for p, _ in asked], [self.kb.dim(size) for _, size in asked])
-
-    def _rest(self, ph: Phase, at: Index, rest: Index, lanes: int, accs: dict[int, list[Value]]) -> dict[int, list[Value]]:
-        kb = self.kb
-        mask = kb.create_mask(rest, lanes)
-        if isinstance(rest, int):
-            out = {i: list(a) for i, a in accs.items()}
-            self._body(ph, at, lanes, mask, out)
-            return out
-        before = flat(accs)
-        with kb.if_(kb.cmp("gt", rest, 0), [v.type for v in before]) as br:
-            with br.then():
-                out = {i: list(a) for i, a in accs.items()}
-                self._body(ph, at, lanes, mask, out)
-                kb.yield_(*flat(out))
-            if before:
-                with br.orelse():
-                    kb.yield_(*before)
-        return {i: a for i, a in unflat(accs, br.results).items() if a is not None}
 
     def _body(self, ph: Phase, iv: Index, lanes: int, mask: Value | None, accs: dict[int, list[Value]]) -> None:
         """One vector of every node; stores; one step of each chain (``accs`` is changed: its chains rotate)."""
@@ -599,6 +518,8 @@ class NestEmitter(Sums, Tiles):
                 env[n] = self._compute(n, env, lanes, mask)
         for root in ph.roots:
             self._store(root, self._value(root.node, env), lanes, mask)
+        for store, place in ph.ahead:
+            self.kb.prefetch(store.mem, self.position(place))
         k = self.kb.scalars(lanes)
         for i, red in enumerate(ph.reds):
             x = k.vector(self._value(red.node, env))
@@ -763,11 +684,6 @@ class NestEmitter(Sums, Tiles):
             self.cx.regs[red.result] = x
         if red.target is not None:
             self._put(x, *red.target, lanes, mask)
-
-
-def _far(low: Index, high: Index) -> bool:
-    """Whether a run may be longer than one strip."""
-    return not (isinstance(low, int) and isinstance(high, int) and high - low <= _STRIP)
 
 
 def one_pass(cx: Context, nodes: Sequence[Node], roots: Sequence[Root], space: Sequence[DimLike], dims: Sequence[int]) -> None:

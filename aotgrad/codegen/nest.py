@@ -73,13 +73,14 @@ class Reduction:
 
 @record
 class Phase:
-    """One round of inner loops."""
+    """One round of inner loops. ``ahead``: places of the next round of the outer ones, whose lines are asked for meanwhile."""
 
     nodes: list[Node] = field(default_factory=list)
     before: list[Root] = field(default_factory=list)
     roots: list[Root] = field(default_factory=list)
     reds: list[Reduction] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
+    ahead: list[tuple[Store, Place]] = field(default_factory=list)
 
 
 def rank_of(stride: DimLike) -> tuple[int, int]:

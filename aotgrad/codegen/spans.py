@@ -1,0 +1,141 @@
+"""The innermost loop of a nest: whole vectors, in strips where it is long, and what is left over; what the next row will read is asked for meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..ir.core import Value
+from ..ir.dims import DimLike
+from .bufferise import Store
+from .exprs import heavy
+from .guards import edges
+from .kernel import Index, KernelBuilder
+from .nest import Loop, Phase, Place, flat, unflat
+from .sharing import shared
+from .sums import CHAINS
+
+__all__ = ["STRIP", "Spans", "far"]
+
+_LIGHT = 12
+_ROWS = 4  # arrays whose next rows are asked for
+STRIP = 1 << 16
+
+
+def far(low: Index, high: Index) -> bool:
+    """Whether a run may be longer than one strip."""
+    return not (isinstance(low, int) and isinstance(high, int) and high - low <= STRIP)
+
+
+def _is(x: DimLike, number: int) -> bool:
+    return isinstance(x, int) and x == number
+
+
+class Spans:
+    """The part of ``NestEmitter`` that emits it."""
+
+    kb: KernelBuilder
+    phases: list[Phase]
+    outer_loops: list[Loop]
+    ivs: list[tuple[Loop, Index]]
+    wide: tuple[int, Value | None] | None
+    long: bool
+    free: int | None
+    _body: Callable[[Phase, Index, int, Value | None, dict[int, list[Value]]], None]
+    position: Callable[[Place], Index]
+    across: bool
+
+    def look_ahead(self) -> None:
+        """Rows go through several phases, of which the first waits for memory: the busiest of the others asks for what the next row will read."""
+        if not self.outer_loops or self.across or len(self.phases) < 2 or any(len(ph.loops) != 1 for ph in self.phases):
+            return
+        row, outer = self.phases[0].loops[0], self.outer_loops[-1].dims[-1]
+        busy = max(reversed([ph for ph in self.phases[1:] if ph.loops[0].dims == row.dims]), key=lambda ph: heavy(ph.nodes), default=None)
+        found: dict[Store, Place] = {}
+        for n in (n for ph in self.phases for n in ph.nodes if n.kind == "load" and n.guard is None and n.access is not None):
+            base, strides = n.places[0]
+            step = strides.get(outer, 0)
+            if not _is(step, 0) and _is(strides.get(row.dims[-1], 0), 1) and n.access is not None:
+                found.setdefault(n.access.store, (base + step, strides))
+        if busy is not None and len(found) <= _ROWS:
+            busy.ahead = list(found.items())
+
+    def _rounds(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
+                strips: bool = False) -> dict[int, list[Value]]:
+        """The innermost loop. In ``strips`` it asks from time to time whether to stop; short ones never do."""
+        if strips and not accs and not self.long:
+            with shared(self, self.phases[0].loops[0], low, high, step) as (low, high):
+                return self._in_strips(low, high, step, accs, body, True)
+        return self._in_strips(low, high, step, accs, body, strips)
+
+    def _in_strips(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
+                   strips: bool, runs: bool = False) -> dict[int, list[Value]]:
+        kb = self.kb
+        parts = strips and far(low, high)
+        with kb.for_(low, high, STRIP if parts else step, init=flat(accs), poll=int(parts), runs=runs) as lp:
+            inside = {i: list(a) for i, a in unflat(accs, lp.args).items() if a is not None}
+            if parts:
+                inside = self._in_strips(lp.iv, kb.min(high, kb.add(lp.iv, STRIP)), step, inside, body, False, True)
+            else:
+                body(lp.iv, inside)
+            kb.yield_(*flat(inside))
+        return {i: a for i, a in unflat(accs, lp.results).items() if a is not None}
+
+    def _span(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
+        """Whole vectors from ``low``, then a masked rest. ``low`` is a multiple of whole rounds."""
+        kb = self.kb
+        moved = [] if accs or lanes == 1 or self.wide else edges(kb, ph.nodes, ph.loops[-1].dims[-1], self.position)
+        if moved:
+            self._inside_first(ph, low, high, lanes, moved, strips)
+            return accs
+        count = kb.sub(high, low)
+        rest = kb.rem(count, lanes)
+        end = kb.sub(high, rest)
+        at = low
+        if accs and heavy(ph.nodes) <= _LIGHT:
+            step = CHAINS * lanes
+            stop = kb.sub(high, kb.rem(count, step))
+
+            def several(iv: Index, inside: dict[int, list[Value]]) -> None:
+                for c in range(CHAINS):
+                    self._body(ph, kb.add(iv, c * lanes), lanes, None, inside)
+
+            accs = self._rounds(low, stop, step, accs, several, strips)
+            at = stop
+        accs = self._rounds(at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
+        if lanes == 1 or rest == 0:
+            return accs
+        return self._rest(ph, end, rest, lanes, accs)
+
+    def _inside_first(self, ph: Phase, low: Index, high: Index, lanes: int, moved: Sequence[tuple[Index, Index]], strips: bool) -> None:
+        """The vectors where every guard holds in all lanes, without asking; then the two edges, where each lane asks."""
+        kb, first, last = self.kb, low, high
+        for a, b in moved:
+            first, last = kb.max(first, a), kb.min(last, b)
+        first = kb.add(low, kb.align_up(kb.sub(first, low), lanes))
+        last = kb.max(first, kb.sub(last, kb.mod(kb.sub(last, first), lanes)))
+        self.free = ph.loops[-1].dims[-1]
+        self._rounds(first, last, lanes, {}, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips)
+        self.free = None
+        with kb.for_(0, 2) as side:
+            at_start = kb.cmp("eq", side.iv, 0)
+            end = kb.select(at_start, kb.min(first, high), high)
+            with kb.for_(kb.select(at_start, low, kb.min(last, high)), end, lanes) as lp:
+                self._body(ph, lp.iv, lanes, kb.create_mask(kb.sub(end, lp.iv), lanes), {})
+
+    def _rest(self, ph: Phase, at: Index, rest: Index, lanes: int, accs: dict[int, list[Value]]) -> dict[int, list[Value]]:
+        kb = self.kb
+        mask = kb.create_mask(rest, lanes)
+        if isinstance(rest, int):
+            out = {i: list(a) for i, a in accs.items()}
+            self._body(ph, at, lanes, mask, out)
+            return out
+        before = flat(accs)
+        with kb.if_(kb.cmp("gt", rest, 0), [v.type for v in before]) as br:
+            with br.then():
+                out = {i: list(a) for i, a in accs.items()}
+                self._body(ph, at, lanes, mask, out)
+                kb.yield_(*flat(out))
+            if before:
+                with br.orelse():
+                    kb.yield_(*before)
+        return {i: a for i, a in unflat(accs, br.results).items() if a is not None}
