@@ -17,6 +17,7 @@ from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueE
 from aotgrad_runtime.records import record
 
 from .explained import explained_with_line
+from .front import unforeseen
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randomness import States
 from .subtrace import as_value
@@ -106,8 +107,9 @@ def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
         found = explained_with_line(error)
         if found is not error:
             raise found from None
-        if isinstance(error, (TypeError, ValueError)) and not isinstance(error, AotgradError) and _numbers_help(f, name, declared):
-            raise AotgradTypeError(f"{raised_at(error)}: {error}. A function called there needs a size as a Python integer, and {', '.join(declared.symbols)} "
+        if unforeseen(error) and _numbers_help(f, name, declared):
+            where = "" if isinstance(error, AotgradError) else f"{raised_at(error)}: "
+            raise AotgradTypeError(f"{where}{error}. A function called there needs a size as a Python integer, and {', '.join(declared.symbols)} "
                                    "are known only when the code runs; give the argument a fixed size, or compute the numbers outside and pass them") from error
         raise
     states.check(name)

@@ -22,13 +22,14 @@ from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime import call, modes, watchers
 from aotgrad_runtime.call import ArgSpec, Fixed, Sym
-from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped, unusable
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .explained import explained_with_line
+from .front import unforeseen
 from .leaves import spared
 from .ledger import Ledger, real
 from .options import Options
@@ -267,7 +268,7 @@ class State:
                 if rest is None:  # perhaps an integer is a size: then its number helps; one of them, else all
                     given, first, numbers = forced, error, [i for i, x in enumerate(leaves) if _is_integer(x) and i not in static | forced]
                     rest = [{i} for i in numbers[:_SINGLY]] + ([set(numbers)] if len(numbers) > 1 else [])
-                    if isinstance(error, (TypeError, ValueError)) and not isinstance(error, AotgradError):  # perhaps what was called takes integers, and no sizes
+                    if unforeseen(error):  # perhaps what was called takes integers, and no sizes
                         rest.append({_SIZES})
                 if not rest:
                     raise

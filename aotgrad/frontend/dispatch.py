@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,8 @@ def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexErr
     index, dim, x = arguments.get("index", arguments.get("indices")), arguments.get("dim"), arguments.get("input")
     if not isinstance(index, (Tensor, np.ndarray)) or not isinstance(dim, (int, type(None))) or x is None:
         return error
+    if dim is not None and not -len(x.shape) <= dim < len(x.shape):
+        return error
     n, dim = (int(np.prod(x.shape)), 0) if dim is None else (x.shape[dim], dim)
     data = index._data if isinstance(index, Tensor) else index
     wrong = data[(data < -n) | (data >= n)]
@@ -113,6 +115,8 @@ def _gather(public: Public, arguments: dict[str, Any]) -> tuple[list[Any], _Flav
     for name in public.tensors:
         given = arguments.get(name)
         if given is None:
+            if name in public.layout.required:
+                raise _bad(public, None)
             continue
         if isinstance(given, (list, tuple)):
             operands += _listed(public, name, given, arguments)
@@ -270,8 +274,8 @@ def _entry(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     try:
         entry = _programs.get(key)
     except TypeError:
-        bad = next((k for k, v in arguments.items() if k not in public.tensors and isinstance(v, (Tensor, dict, set))), "an argument")
-        raise AotgradTypeError(f"{public.name}(): {bad} must be a plain Python value here, not an array") from None
+        bad = next((k for k, v in arguments.items() if k not in public.tensors and (isinstance(v, Tensor) or not isinstance(v, Hashable))), "an argument")
+        raise AotgradTypeError(f"{public.name}(): {bad} must be a plain Python value here, not {type(arguments.get(bad)).__name__}") from None
     if entry is None:
         entry = _programs[key] = _build(public, arguments, operands, flavour)
         if len(_programs) > _CACHE_SIZE:

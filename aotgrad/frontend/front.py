@@ -29,7 +29,7 @@ from aotgrad_runtime.errors import (
 from .promotion import Kind, promote, python_dtype, to_float
 from .trace import NeedStatic, SizesDiffer, Trace, user_loc
 
-__all__ = ["FrontBuilder", "Operand", "Public", "emit_public", "publics"]
+__all__ = ["FrontBuilder", "Operand", "Public", "emit_public", "publics", "unforeseen"]
 
 _RENAMES = {"axis": "dim", "axis1": "dim1", "axis2": "dim2", "axes": "dims", "keepdims": "keepdim", "ddof": "correction",
             "x": "input", "a": "input", "x1": "input", "x2": "other", "y": "other"}
@@ -262,10 +262,12 @@ class Public:
         return bound
 
     def _misfit(self, what: str) -> AotgradTypeError:
-        shown = str(self.signature)
-        if self.numpy:
-            shown = re.sub(r"\b(?:input|other|dim|dims|keepdim|correction)\b", lambda m: _NUMPY_NAMES[m[0]], shown)
-        return AotgradTypeError(f"{'np.' if self.numpy else ''}{self.name}() {what}; its signature is {self.name}{shown}")
+        return AotgradTypeError(f"{'np.' if self.numpy else ''}{self.name}() {what}; its signature is {self.shown()}")
+
+    def shown(self) -> str:
+        """The signature in the caller's words."""
+        text = str(self.signature)
+        return self.name + (re.sub(r"\b(?:input|other|dim|dims|keepdim|correction)\b", lambda m: _NUMPY_NAMES[m[0]], text) if self.numpy else text)
 
     def _rename(self, key: str) -> str:
         layout = self.layout
@@ -307,6 +309,22 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
         if better is error:
             raise
         raise better from None  # the chain is searched for its innermost error: that must be the one with the line
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        raise _located(_unusable(public, arguments, error), b.loc, public.name) from error
+
+
+def _unusable(public: Public, arguments: dict[str, Any], error: Exception) -> AotgradError:
+    """An argument that the op could not work with, and did not foresee."""
+    shown = ", ".join(f"{k}={v!r:.60}" for k, v in arguments.items() if k not in public.tensors) or "these arguments"
+    kind: type[Any] = AotgradIndexError if isinstance(error, IndexError) else AotgradValueError if isinstance(error, ValueError) else AotgradTypeError
+    found = kind(f"{public.name}() cannot use {shown} ({error}); its signature is {public.shown()}")
+    found.unforeseen = True
+    return found  # type: ignore[no-any-return]
+
+
+def unforeseen(error: BaseException) -> bool:
+    """Whether Python itself refused: where sizes are open, it may be that an integer was needed."""
+    return isinstance(error, (TypeError, ValueError)) and (not isinstance(error, AotgradError) or getattr(error, "unforeseen", False))
 
 
 def _beyond_half(mode: str, operands: Sequence[Operand]) -> bool:

@@ -94,7 +94,7 @@ def as_dtype(spec: object) -> DType:
         return _BY_PY[spec]
     try:
         found = _BY_NP.get(np.dtype(spec).newbyteorder("="))  # type: ignore[call-overload]
-    except TypeError:
+    except (TypeError, ValueError):
         found = None
     if found is None:
         raise AotgradTypeError(f"dtype {spec!r} is not supported; use one of {', '.join(_BY_NAME)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,13 @@ def _sizes(given: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else tuple(given)
 
 
+def _whole_sizes(given: Sequence[Any]) -> tuple[Any, ...]:
+    """The same, where each has to be an integer or a size."""
+    if len(given) == 1 and isinstance(given[0], np.ndarray):
+        given = given[0].tolist()
+    return tuple([d if isinstance(d, dimlib.Dim) else index(d) for d in _sizes(given)])
+
+
 def _move(name: str, doc: str, body: Any, attrs: Mapping[str, Any], samples: Any, front: Front, operands: tuple[str, ...] = ("x",)) -> None:
     register(OpDef(name, doc, operands, None, None, Composite(body), attrs=attrs, samples=samples, front=front))
 
@@ -54,7 +62,7 @@ def _full_shape(x: Any, shape: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _view_canon(b: Any, x: Any, *shape: Any) -> Any:
-    target = _full_shape(x, _sizes(shape))
+    target = _full_shape(x, _whole_sizes(shape))
     b.join_product(x.type.size, dimlib.product(target), f"reshape to {list(map(str, target))}")
     return b.view(x, shape=target)
 
@@ -111,7 +119,7 @@ _move("squeeze", "Dims of size 1 left out.", lambda b, x, shape: b.to_shape(x, s
 
 def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
     shape = x.type.shape
-    target = list(_sizes(sizes))
+    target = list(_whole_sizes(sizes))
     lead = len(target) - len(shape)
     if lead < 0:
         raise AotgradValueError(f"expand: {len(target)} sizes for an array of rank {len(shape)}")
@@ -364,7 +372,7 @@ def _tile_body(b: Any, x: Any, reps: Any) -> Any:
 
 
 def _tile_canon(b: Any, x: Any, *dims: Any) -> Any:
-    reps, shape = _sizes(dims), x.type.shape
+    reps, shape = _whole_sizes(dims), x.type.shape
     rank = max(len(reps), len(shape))
     return b.tile(b.to_shape(x, (1,) * (rank - len(shape)) + tuple(shape)), reps=(1,) * (rank - len(reps)) + tuple(reps))
 

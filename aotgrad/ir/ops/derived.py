@@ -227,6 +227,8 @@ def _select_attrs(x: Any, index: Any, d: int) -> dict[str, Any]:
 
 def _index_select(b: Any, x: Any, dim: int, index: Any) -> Any:
     _rows("index_select", x, index)
+    if not x.type.shape:
+        raise AotgradValueError("index_select: the input is 0-d; it needs a dimension to select along")
     return b.index_select(x, b.to_dtype(index, int64), dim=norm_dim(dim, len(x.type.shape)))
 
 

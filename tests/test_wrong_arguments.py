@@ -1,0 +1,68 @@
+"""Arguments that no function could use: every public function answers with an ``AotgradError`` that names itself, never with an error from inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotgrad as ag
+from aotgrad.frontend.dispatch import NUMPY, TORCH, call
+
+X = ag.tensor(np.linspace(-1.0, 1.0, 12).reshape(3, 4))
+PLACES = ag.tensor(np.array([[0, 1, 0, 2]] * 3))
+FITTING: tuple[tuple[Any, ...], ...] = (
+    (X,), (X, X), (X, X, X), ([X, X],), (X[0],), (X[0], X[0]), (X, 0), (X, (2, 6)), (X, 0, 1), (X, 1, PLACES), (X, 0, PLACES, X), (X > 0,), (PLACES, PLACES),
+    ("ij->i", X), (X, X > 0, 1.0), (X[None], 2), (X[None, None], X[None, None, :2, :2]))
+WRONG = ("no such", None, object(), np.array([1.5, 2.5]), 99)
+# Numbers that the op takes as they are, and that fail when it runs.
+LATE = frozenset(("alpha", "beta", "value", "correction", "nan", "posinf", "neginf", "diagonal", "k", "constant_values", "pad", "weight", "bias"))
+
+
+NAMES = {(kind, public.op.name, public.text): f"{kind}.{n}" for kind, table in (("torch", TORCH), ("numpy", NUMPY)) for n, public in table.items()}
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+def test_wrong_arguments_are_aotgrads_errors(name: str) -> None:
+    kind, _, short = name.partition(".")
+    public = {"torch": TORCH, "numpy": NUMPY}[kind][short]
+    layout = public.layout
+    base = next((args for args in FITTING if _works(public, args)), None)
+    if base is None:
+        pytest.skip("no sample call fits")
+    for parameter in (*layout.positional, *layout.keywords):
+        for wrong in WRONG:
+            args, kwargs = list(base), {}
+            if parameter in layout.positional[:len(args)]:
+                args[layout.positional.index(parameter)] = wrong
+            else:
+                kwargs[parameter] = wrong
+            try:
+                call(public, tuple(args), kwargs)
+            except ag.AotgradError:
+                pass
+            except Exception as error:
+                if parameter not in LATE:
+                    raise AssertionError(f"{name}({parameter}={wrong!r})") from error
+
+
+def _works(public: Any, args: tuple[Any, ...]) -> bool:
+    try:
+        call(public, args, {})
+    except Exception:
+        return False
+    return True
+
+
+def test_what_is_wrong_is_shown_with_the_line() -> None:
+    with pytest.raises(ag.AotgradTypeError, match=r"tile\(\) cannot use dims=.*its signature is tile"):
+        ag.tile(X, "ab")
+    with pytest.raises(ag.AotgradTypeError, match="add.*NoneType.*arrays, tensors and numbers"):
+        ag.add(None, X)
+    with pytest.raises(ag.AotgradTypeError, match=r"test_wrong_arguments.py:\d+: (?s:.*)reshape\(\) cannot use shape"):
+        ag.compile(lambda x: ag.reshape(x, (1.5, 8)))(np.ones((3, 4)))
+
+
+def test_shapes_may_be_arrays_and_numpys_integers() -> None:
+    assert ag.reshape(X, np.array([2, 6])).shape == ag.reshape(X, (np.int64(2), np.int32(6))).shape == (2, 6)
