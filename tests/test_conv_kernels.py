@@ -92,16 +92,14 @@ def check(made, s, seed, at_end=True, ranges=None):
     packed = Guarded(kernel.packed_bytes)
     packed.fill_nan()
     memory.append(packed)
-    if s.kind != "weight_grad":
+    if pack:
         pack(w.ctypes.data, packed.start if not at_end else packed.end - kernel.packed_bytes)
     at = packed.start if not at_end else packed.end - kernel.packed_bytes
     operands = {"forward": (x.ctypes.data, at, y.ctypes.data), "input_grad": (y.ctypes.data, at, x.ctypes.data),
-                "weight_grad": (x.ctypes.data, y.ctypes.data, at if pack else w.ctypes.data)}[s.kind]
+                "weight_grad": (x.ctypes.data, y.ctypes.data, at)}[s.kind]
     total = kernel.units * (1 if s.kind == "weight_grad" else s.batch)
     for low, high in ranges(total) if ranges else [(0, total)]:
         run(*operands, w.ctypes.data if kernel.staged else None, s.batch, low, high)
-    if s.kind == "weight_grad" and pack:
-        pack(at, w.ctypes.data)
     given = [None if a is result else a for a in (x, w, y)]
     want = reference(s, *given)
     scale = reference(s, *(None if a is None else abs(a) for a in given))

@@ -128,7 +128,7 @@ def _move(cx: Context, t: TensorType, source: Access, target: Access) -> None:
 
 
 def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Choice, arrays: dict[str, Access], e: NestEmitter | None) -> None:
-    """The kernel of its own: weights packed first (or unpacked last), then some units at a time, or ``e`` after each piece of an image."""
+    """The kernel of its own: weights packed first, then some units at a time, or ``e`` after each piece of an image."""
     kb, kernel, result = cx.kb, choice.kernel, {FORWARD: "y", INPUT_GRAD: "x", WEIGHT_GRAD: "w"}[spec.kind]
     temps, used = [], dict(arrays)
     for c in choice.moved:
@@ -139,7 +139,7 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
             _move(cx, t, arrays[c], used[c])
     placed = {c: (a.store.mem, kb.index(kb.dim(a.base))) for c, a in used.items()}
     rooms = cx.module.threads if kernel.staged else 1
-    packed = cx.work.take_bytes(kernel.packed_bytes * rooms) if kernel.pack else None
+    packed = cx.work.take_bytes(kernel.packed_bytes * rooms) if kernel.packed_bytes else None
     inner = (packed.mem, kb.index(0)) if packed is not None else placed["w"]
 
     def call(name: str, buffers: Sequence[tuple[Value, Value]], *numbers: Index) -> None:
@@ -150,22 +150,19 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
 
     def run(low: Index, high: Index, at: tuple[Value, Value] = inner) -> None:
         weights = (placed["w"],) if kernel.staged else ()
-        operands = {FORWARD: (placed["x"], at, placed["y"], *weights), INPUT_GRAD: (placed["y"], at, placed["x"], *weights),
-                    WEIGHT_GRAD: (placed["x"], placed["y"], at)}[spec.kind]
-        call(kernel.run, operands, batch, low, high)
+        x, y = placed["x"], placed["y"]
+        call(kernel.run, (*{FORWARD: (x, at, y), INPUT_GRAD: (y, at, x), WEIGHT_GRAD: (x, y, at)}[spec.kind], *weights), batch, low, high)
 
-    if kernel.pack and spec.kind != WEIGHT_GRAD:
+    if kernel.pack:
         with kb.for_(0, rooms) as lp:
             call(kernel.pack, (placed["w"], (inner[0], kb.index(kb.mul(lp.iv, kernel.packed_bytes)))))
     if e is not None:
         _in_pieces(cx, e, choice, batch, run)
     else:
         with kb.parallel(total, choice.least, cx.module.threads) as (low, high):
-            own = (inner[0], kb.index(kb.mul(kb.thread(), kernel.packed_bytes))) if rooms > 1 else inner
+            own = (inner[0], kb.index(kb.mul(kb.thread(), kernel.packed_bytes))) if rooms > 1 and packed is not None else inner
             with kb.for_(low, high, choice.units, poll=1) as lp:
                 run(lp.iv, kb.min(kb.add(lp.iv, choice.units), high), own)
-    if kernel.pack and spec.kind == WEIGHT_GRAD:
-        call(kernel.pack, (inner, placed["w"]))
     if result in choice.moved:
         _move(cx, types[result], used[result], arrays[result])
     for store in (*temps, *([] if packed is None else [packed])):

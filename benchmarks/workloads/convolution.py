@@ -132,9 +132,10 @@ def _own(spec: ConvSpec, x: Any, w: Any, y: Any) -> list[Candidate]:
     packed = raw.ctypes.data + -raw.ctypes.data % 64
     units = made.units * (1 if spec.kind == "weight_grad" else x.shape[0])
     first, second = {"forward": (x.ctypes.data, packed), "input_grad": (y.ctypes.data, packed), "weight_grad": (x.ctypes.data, y.ctypes.data)}[spec.kind]
-    target_at = packed if spec.kind == "weight_grad" and pack else result.ctypes.data
-    args = (first, second, target_at, w.ctypes.data if made.staged else None, x.shape[0], 0, units)
-    at, weights, alive = result.ctypes.data, w.ctypes.data, (library, raw, x, w, y)
+    made_at = result.ctypes.data
+    third, fourth = (packed if made.packed_bytes else None, made_at) if spec.kind == "weight_grad" else (made_at, w.ctypes.data if made.staged else None)
+    args = (first, second, third, fourth, x.shape[0], 0, units)
+    weights, alive = w.ctypes.data, (library, raw, x, w, y)
 
     def values(_out: Any) -> list[Any]:
         assert alive
@@ -142,13 +143,6 @@ def _own(spec: ConvSpec, x: Any, w: Any, y: Any) -> list[Candidate]:
 
     if pack is None:
         return [Candidate(OURS, lambda: kernel(*args), values)]
-    if spec.kind == "weight_grad":
-        def whole() -> None:
-            kernel(*args)
-            pack(packed, at)
-
-        return [Candidate(OURS, whole, values)]
-
     def packing() -> None:
         pack(weights, packed)
         kernel(*args)

@@ -14,7 +14,7 @@ from .forward import RUN_PARAMS, STAGE_BYTES, sum_functions
 from .pack import PACK_PARAMS, Steps, pack_function
 from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
 from .taps import TapSum, ints, is_depthwise, tap_sums, weight_strides
-from .weight_grad import plan_weights, unpack_functions, weight_functions
+from .weight_grad import plan_weights, weight_functions
 
 __all__ = ["ConvKernel", "emit", "supported"]
 
@@ -45,8 +45,8 @@ class ConvKernel:
     "forward" and "input_grad": ``run(a, packed, out, weights, batch, low, high)`` computes the units [low, high) of ``batch * units``; ``a`` is x or y.
     ``pack(weights, packed)`` makes the ``packed_bytes`` of packed weights first. Where these are ``staged`` it makes room for one block of them: who runs units at
     the same time needs room of its own.
-    "weight_grad": ``run(x, y, out, null, batch, low, high)`` computes the units [low, high) of ``units``. ``out`` is the result where ``pack`` is empty, else
-    a workspace of ``packed_bytes``, and ``pack(out, weights)`` makes the result of it.
+    "weight_grad": ``run(x, y, work, weights, batch, low, high)`` computes the units [low, high) of ``units``, in a workspace of ``packed_bytes``, which is also
+    ``staged``; there is no ``pack``.
     """
 
     text: str
@@ -104,11 +104,7 @@ def _weight_grad(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     plan = plan_weights(spec, target)
     assert plan is not None
     texts = weight_functions(f"{name}_run", plan)
-    filter_, channel, tap = weight_strides(spec)
-    if not plan.direct:
-        texts += unpack_functions(f"{name}_pack", plan, filter_, channel, tap)
-    size = 0 if plan.direct else plan.groups * plan.group_bytes
-    return ConvKernel("\n".join(texts), (*plan.vec.declares(), _PREFETCH), f"{name}_run", "" if plan.direct else f"{name}_pack", size, plan.units)
+    return ConvKernel("\n".join(texts), (*plan.vec.declares(), _PREFETCH), f"{name}_run", "", plan.work_bytes, plan.units, staged=True)
 
 
 def _units_of(plan: Plan) -> int:

@@ -2,7 +2,7 @@
 
 A tile kernel holds a few channels of one array (splats) times 1 to 4 vectors of channels of the other, and runs over positions. Either w's input channels
 are the lanes and the result is stored where it belongs ([filter][tap][channel] in memory), or filters are, and a workspace
-[block of filters][tap][channel][filters of the block] is turned into the result at the end. Blocks of rows keep x and y in the second cache, units of work
+[tap][channel][filters of a block] is turned into the result unit by unit, while these are in the cache. Blocks of rows keep x and y in the second cache, units of work
 are parts of the result that stay there while all images pass: every element is one chain of multiply-adds in the order of images and rows.
 """
 
@@ -18,9 +18,9 @@ from .choose import cycles, even, shapes
 from .spec import ConvSpec
 from .taps import SIZES, Axis, ints, is_depthwise, place, weight_strides
 
-__all__ = ["RUN_PARAMS", "WeightPlan", "plan_weights", "unpack_functions", "weight_functions"]
+__all__ = ["RUN_PARAMS", "WeightPlan", "plan_weights", "weight_functions"]
 
-RUN_PARAMS = [("ptr", p) for p in ("x", "y", "out", "weights")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
+RUN_PARAMS = [("ptr", p) for p in ("x", "y", "work", "weights")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
 _TILE_PARAMS = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "rows"), ("i64", "cols"), ("i1", "acc")]
 _SLAB_BYTES = 384 << 10
 _ROWS_BYTES = 256 << 10
@@ -55,6 +55,7 @@ class WeightPlan:
     vectors: int
     direct: bool
     depthwise: bool  # a's channels are lanes too, each filter reads its own
+    home: tuple[int, int, int]  # bytes between filters, channels and taps of the result
 
     @property
     def taps(self) -> int:
@@ -100,9 +101,14 @@ class WeightPlan:
         return self.groups * self.blocks * self.chunks
 
     @property
-    def group_bytes(self) -> int:
-        """Bytes of the workspace of a group."""
-        return self.taps * self.rows * -(-self.width // self.vec.lanes) * self.vec.bytes
+    def work_bytes(self) -> int:
+        """Bytes of the workspace: of one block."""
+        return 0 if self.direct else self.taps * self.rows * self.vectors * self.vec.bytes
+
+    @property
+    def taps_outside(self) -> bool:
+        """Whether channels are neighbours in the result, and not taps."""
+        return self.home[2] > self.home[1]
 
     def pitch(self, last: bool) -> int:
         """Bytes between rows of the result of one tap."""
@@ -137,7 +143,7 @@ def plan_weights(spec: ConvSpec, target: Target) -> WeightPlan | None:
         return None
     a, b, rows, width = (y, x, o, c) if in_place else (x, y, c, o)
     most, vectors = _tile(target, vec, rows, width, kernel[-1] if not in_place else 1)
-    return WeightPlan(vec, axes, spec.rank == 1, groups, a, b, rows, width, most, vectors, in_place, depthwise)
+    return WeightPlan(vec, axes, spec.rank == 1, groups, a, b, rows, width, most, vectors, in_place, depthwise, weight_strides(spec))
 
 
 def _tile(target: Target, vec: Vec, rows: int, width: int, taps: int) -> tuple[int, int]:
@@ -239,7 +245,7 @@ def _groups(p: WeightPlan) -> list[_Group]:
 
 
 def weight_functions(name: str, p: WeightPlan) -> list[str]:
-    """``name(x, y, out, null, batch, low, high)``: the units [low, high) of the result, for all images; and what it calls."""
+    """``name(x, y, work, weights, batch, low, high)``: the units [low, high) of the result, for all images; and what it calls."""
     f = Fn(name, RUN_PARAMS, linkage="hidden", attrs="noinline nounwind")
     texts: list[str] = []
     if p.rows and p.width and p.taps and p.groups:
@@ -247,6 +253,7 @@ def weight_functions(name: str, p: WeightPlan) -> list[str]:
         kinds = [True] if p.blocks == 1 else [False] if full else [False, True]
         for last in kinds:
             texts += _block(f"{name}_{'last' if last else 'full'}", p, last)
+            texts += [] if p.direct else _unpack(f"{name}_{'last' if last else 'full'}_unpack", p, last)
         _units(f, name, p, kinds)
     f.ret()
     f.end()
@@ -265,15 +272,16 @@ def _units(f: Fn, name: str, p: WeightPlan, kinds: list[bool]) -> None:
         a_ptr, b_ptr = (y, x) if p.direct else (x, y)
         b_ptr = f.at(b_ptr, f.mul(block, lanes * size))
         a_ptr = f.at(a_ptr, f.mul(block, lanes * size)) if p.depthwise else a_ptr
-        if p.direct:
-            out = f.at("%out", f.add(f.mul(group, p.rows * p.pitch(False)), f.mul(block, lanes * size)))
-        else:
-            out = f.at("%out", f.add(f.mul(group, p.group_bytes), f.mul(block, p.taps * p.rows * lanes * size)))
+        out = f.at("%weights", f.add(f.mul(group, p.rows * p.pitch(False)), f.mul(block, lanes * size))) if p.direct else "%work"
         i0 = f.mul(chunk, p.chunk)
-        args = f"ptr {a_ptr}, ptr {b_ptr}, ptr {out}, i64 %batch, i64 {i0}, i64 {f.min(f.add(i0, p.chunk), len(p.tiles))}"
+        i1 = f.min(f.add(i0, p.chunk), len(p.tiles))
+        args = f"ptr {a_ptr}, ptr {b_ptr}, ptr {out}, i64 %batch, i64 {i0}, i64 {i1}"
 
         def call(kind: str) -> list[Val]:
             f.raw(f"call void @{name}_{kind}({args})")
+            if not p.direct:
+                home = f.at("%weights", f.mul(f.add(f.mul(group, p.width), f.mul(block, lanes)), p.home[0]))
+                f.raw(f"call void @{name}_{kind}_unpack(ptr {out}, ptr {home}, i64 {_first_row(f, p, i0)}, i64 {_first_row(f, p, i1)})")
             return []
 
         if len(kinds) == 1:
@@ -283,6 +291,11 @@ def _units(f: Fn, name: str, p: WeightPlan, kinds: list[bool]) -> None:
         return [f.add(v[0], 1)]
 
     f.loop([("i64", "%low")], lambda v: f.cmp("slt", v[0], "%high"), unit)
+
+
+def _first_row(f: Fn, p: WeightPlan, tile: Val) -> str:
+    """Where a tile begins; the first ones may have a row more."""
+    return f.add(f.mul(tile, p.tiles[-1]), f.min(tile, sum(n > p.tiles[-1] for n in p.tiles)))
 
 
 class _Block:
@@ -430,59 +443,58 @@ def _valid(f: Fn, axis: Axis, at: str) -> tuple[str, str]:
 
 # -- the result out of the workspace ----------------------------------------------------------------------------------------------------------------
 
-def unpack_functions(name: str, p: WeightPlan, filter_step: int, channel_step: int, tap_step: int) -> list[str]:
-    """``name(packed, weights)``: the workspace of filters as lanes into the result."""
-    f = Fn(name, [("ptr", "packed"), ("ptr", "weights")], linkage="hidden", attrs="noinline nounwind")
-    vec, texts = p.vec, list[str]()
-    total, whole = p.taps * p.rows, p.width // p.vec.lanes
-    column, full = total * vec.bytes, (p.blocks - 1) * p.vectors
-    for valid, first, count in ((vec.lanes, 0, whole), (p.width % vec.lanes, whole, 1)):
-        if not (count and valid and total):
+def _unpack(name: str, p: WeightPlan, last: bool) -> list[str]:
+    """``name(src, dst, r0, r1)``: rows [r0, r1) of a block of the workspace, for all taps, into the result."""
+    f, vec, taps = Fn(name, [("ptr", "src"), ("ptr", "dst"), ("i64", "r0"), ("i64", "r1")], attrs="noinline nounwind"), p.vec, p.taps
+    vectors, tail = p.last if last else (p.vectors, 0)
+    texts: list[str] = []
+    for valid, first, count in ((vec.lanes, 0, vectors - bool(tail)), (tail, vectors - 1, 1)):
+        if not (count and valid):
             continue
         inner = f"{name}_{valid}"
-        texts.append(_unpack_vector(inner, p, valid, filter_step, channel_step, tap_step))
+        texts.append(_unpack_vector(inner, p, valid, p.pitch(last)))
 
-        def one(g: str, first: int = first, count: int = count, inner: str = inner) -> None:
-            def vector(v: str) -> None:
-                number = f.add(v, first)
-                is_last = f.cmp("sge", number, full)
-                row = f.mul(f.select(is_last, p.last[0], p.vectors), vec.bytes)
-                block = f.select(is_last, full, f.mul(f.udiv(number, p.vectors), p.vectors))
-                src = f.at("%packed", f.add(f.mul(g, p.group_bytes), f.add(f.mul(block, column), f.mul(f.sub(number, block), vec.bytes))))
-                dst = f.at("%weights", f.mul(f.add(f.mul(g, p.width), f.mul(number, vec.lanes)), filter_step))
-                f.raw(f"call void @{inner}(ptr {src}, ptr {dst}, i64 {row})")
+        def vector(v: str, first: int = first, inner: str = inner) -> None:
+            number = f.add(v, first)
+            src, dst = f.at("%src", f.mul(number, vec.bytes)), f.at("%dst", f.mul(number, vec.lanes * p.home[0]))
 
-            f.for_(count, 1, vector)
+            def run(q0: str, q1: str) -> None:
+                f.raw(f"call void @{inner}(ptr {src}, ptr {dst}, i64 {q0}, i64 {q1})")
 
-        f.for_(p.groups, 1, one)
+            if p.taps_outside:
+                f.for_(taps, 1, lambda t: run(f.add(f.mul(t, p.rows), "%r0"), f.add(f.mul(t, p.rows), "%r1")))
+            else:
+                run(f.mul("%r0", taps), f.mul("%r1", taps))
+
+        f.for_(count, 1, vector)
     f.ret()
     f.end()
     return [*texts, f.text()]
 
 
-def _unpack_vector(name: str, p: WeightPlan, valid: int, filter_step: int, channel_step: int, tap_step: int) -> str:
-    """One vector of filters: columns (tap, channel) in the order of the result's memory, by vector shuffles."""
-    f = Fn(name, [("ptr", "src"), ("ptr", "dst"), ("i64", "row")], attrs="noinline nounwind")
-    vec, total = p.vec, p.taps * p.rows
+def _unpack_vector(name: str, p: WeightPlan, valid: int, row: int) -> str:
+    """``name(src, dst, q0, q1)``: of one vector of filters the columns [q0, q1), tap and channel in the order of the result's memory, by vector shuffles."""
+    f, vec = Fn(name, [("ptr", "src"), ("ptr", "dst"), ("i64", "q0"), ("i64", "q1")], attrs="noinline nounwind"), p.vec
+    end = f.sub("%q1", 1)
 
-    def source(q: str) -> str:
-        if tap_step > channel_step or p.taps == 1:
-            return f.at("%src", f.mul(q, "%row"))
+    def source(q: Val) -> str:
+        if p.taps_outside or p.taps == 1:
+            return f.at("%src", f.mul(q, row))
         c, t = f.udiv(q, p.taps), f.op(f"urem i64 {q}, {p.taps}")
-        return f.at("%src", f.mul(f.add(f.mul(t, p.rows), c), "%row"))
+        return f.at("%src", f.mul(f.add(f.mul(t, p.rows), c), row))
 
-    def block(q: Val, columns: int) -> None:
-        mask = vec.mask(f, columns) if columns < vec.lanes else None
-        rows = [vec.load(f, source(f.add(q, i))) if i < columns else vec.zero for i in range(vec.lanes)]
+    def block(q: str, mask: str | None) -> None:
+        at = [f.add(q, i) for i in range(vec.lanes)]
+        rows = [vec.load(f, source(i if mask is None else f.min(i, end))) for i in at]
         for i, value in enumerate(transpose(f, vec, rows)[:valid]):
-            vec.store(f, value, f.at("%dst", f.add(f.mul(q, vec.size), i * filter_step)), mask)
+            vec.store(f, value, f.at("%dst", f.add(f.mul(q, vec.size), i * p.home[0])), mask)
 
-    whole = total - total % vec.lanes
-    if whole:
-        f.for_(whole, vec.lanes, lambda q: block(q, vec.lanes))
-    if total > whole:
-        block(whole, total - whole)
+    def whole(v: list[str]) -> list[Val]:
+        block(v[0], None)
+        return [f.add(v[0], vec.lanes)]
+
+    (q,) = f.loop([("i64", "%q0")], lambda v: f.cmp("sle", f.add(v[0], vec.lanes), "%q1"), whole)
+    f.when(f.cmp("slt", q, "%q1"), lambda: block(q, vec.mask(f, f.sub("%q1", q))))
     f.ret()
     f.end()
     return f.text()
-

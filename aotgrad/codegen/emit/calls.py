@@ -152,7 +152,7 @@ def _conv(e: FunctionEmitter, op: Op, callee: str) -> None:
         args.append(f"ptr {pointer}")
     numbers = [f"i64 {e.names[o]}" for o in operands]
     if callee.endswith("_run"):
-        args += ["ptr null"] * (4 - len(args))
+        args += ["ptr null"] * (4 - len(args))  # weights that are packed already
     e.state.declare(f"declare hidden void @{callee}({', '.join(['ptr'] * len(args) + ['i64'] * len(numbers))})")
     e.lines.append(f"  call void @{callee}({', '.join([*args, *numbers])})")
 

@@ -183,9 +183,10 @@ def _image_passes(op: Any) -> Sequence[int]:
 
 
 def _weight_grad_passes(op: Any) -> Sequence[int]:
+    """y's channels meet x's side by side; the result is put where it belongs in either order."""
     groups = op.attrs["groups"]
     x, y = op.operands
-    return (2, 2, 2) if groups != 1 and x.type.shape[1] == groups == y.type.shape[1] else (0, 2, 2)
+    return (2, 2, 2) if groups != 1 and x.type.shape[1] == groups == y.type.shape[1] else (0, 2, 0)
 
 
 # ---- the three ops --------------------------------------------------------------------------------------------------------------------
