@@ -66,3 +66,14 @@ def test_what_is_wrong_is_shown_with_the_line() -> None:
 
 def test_shapes_may_be_arrays_and_numpys_integers() -> None:
     assert ag.reshape(X, np.array([2, 6])).shape == ag.reshape(X, (np.int64(2), np.int32(6))).shape == (2, 6)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: ag.arange("a"), lambda: ag.linspace("a", 1, 3), lambda: ag.randint("a", (3,)), lambda: ag.rand(3, generator="x"), lambda: ag.randperm(3, generator="x"),
+    lambda: ag.manual_seed("x"), lambda: X.stride("a"), lambda: X.size("a"), lambda: ag.scan(3, 0.0, np.ones(2)), lambda: ag.cond(True, 3, 4, 1.0),
+    lambda: ag.fori_loop(0, 2, 3, 1.0), lambda: ag.while_loop(3, 4, 1.0), lambda: ag.map(3, np.ones(2)),
+    lambda: ag.ones(3, dtype=np.ones(2)), lambda: ag.index_select(9.0, 0, PLACES[0]),
+], ids=["arange", "linspace", "randint", "rand", "randperm", "manual_seed", "stride", "size", "scan", "cond", "fori_loop", "while_loop", "map", "dtype", "index_select"])
+def test_other_functions(make: Any) -> None:
+    with pytest.raises(ag.AotgradError):
+        make()

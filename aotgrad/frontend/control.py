@@ -15,7 +15,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import dispatch
 from .front import FrontBuilder
-from .leaves import apart, dtype_of
+from .leaves import apart, check_callable, dtype_of
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
 from .trace import Trace, Traced, TracedTensor, current, plain_size, unrecorded, user_loc
@@ -39,6 +39,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     >>> ag.cond(True, lambda x: x + 1, lambda x: x - 1, 5.0)
     6.0
     """
+    check_callable(true_fn, "cond")
+    check_callable(false_fn, "cond")
     trace = _traced(pred, operands)
     if trace is None or not isinstance(pred, Traced):
         if np.shape(pred if not isinstance(pred, Tensor) else pred._data) != ():
@@ -125,6 +127,7 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, le
     >>> ag.scan(lambda c, x: (c + x, c * x), 0.0, np.array([1.0, 2.0, 3.0]))
     (np.float64(6.0), array([0., 2., 9.]))
     """
+    check_callable(f, "scan")
     leaves, tree = tree_flatten(xs)
     count = _length(leaves, length)
     trace = _traced(init, xs)
@@ -326,6 +329,7 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     >>> ag.fori_loop(0, 3, lambda i, c: c * 2.0, 1.0)
     8.0
     """
+    check_callable(body, "fori_loop")
     if _traced(init) is None:
         carry, check = init, Carry("fori_loop", init)
         for i in range(_bound(lower), _bound(upper)):
@@ -367,6 +371,8 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     if _traced(init) is not None:
         raise AotgradNotImplementedError(f"{user_loc()}: while_loop has no compiled form, as its number of steps is not known before; use ag.fori_loop or ag.scan with a "
                                          "bound on the steps and ag.where(done, old, new) in the body, or call it outside of compile")
+    check_callable(cond, "while_loop")
+    check_callable(body, "while_loop")
     carry, check = init, Carry("while_loop", init)
     while True:
         go_on = cond(carry)
@@ -386,4 +392,5 @@ def map_(f: Callable[[Any], Any], xs: Any) -> Any:
     >>> ag.map(lambda row: row.sum(), np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([3., 7.])
     """
+    check_callable(f, "map")
     return scan(lambda c, x: (c, f(x)), (), xs)[1]

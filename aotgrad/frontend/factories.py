@@ -50,6 +50,14 @@ def _whole(d: Any, name: str) -> int:
     return int(d.__index__())
 
 
+def _number(v: Any, name: str, what: str) -> Any:
+    """A Python number or a size."""
+    v = v.item() if isinstance(v, (Tensor, np.generic)) else v
+    if not isinstance(v, (int, float, Dim)):
+        raise AotgradTypeError(f"{name}: {what} is {type(v).__name__} ({v!r:.40}); give a number")
+    return v
+
+
 def _finish(data: Any, requires_grad: bool, memory_format: Any = None) -> Any:
     if 0 in data.shape and not any(data.strides):  # NumPy gives what is empty no strides
         data = mf.empty(data.shape, data.dtype, mf.format_strides(data.shape))
@@ -183,7 +191,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, req
     for v in (start, end, step):
         if isinstance(v, Traced):
             raise AotgradTypeError(f"{user_loc()}: arange: a traced value cannot decide how many elements there are; give a Python number or a size")
-    numbers = [v if isinstance(v, (Dim, int)) else v.item() if isinstance(v, (Tensor, np.generic)) else v for v in (start, end, step)]
+    numbers = [_number(v, "arange", what) for v, what in ((start, "start"), (end, "end"), (step, "step"))]
     start, end, step = numbers
     whole = not any(isinstance(v, float) for v in numbers)
     if not isinstance(step, Dim) and step == 0:
@@ -237,6 +245,7 @@ def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, requires_gr
     if isinstance(start, Tensor) or isinstance(end, Tensor):
         at = linspace(0.0, 1.0, steps, dtype=kind)
         return (1.0 - at) * start + at * end
+    start, end = _number(start, "linspace", "start"), _number(end, "linspace", "end")
     if current() is not None:
         return _emit("linspace", kind, requires_grad, lambda b: _even(b, float(start), float(end), steps, kind))
     _fixed((steps,), "linspace")
@@ -290,7 +299,7 @@ class Generator:
     def manual_seed(self, seed: int) -> Generator:
         """Starts again from ``seed``."""
         with self._lock:
-            self._start(int(seed))
+            self._start(_whole(seed, "manual_seed"))
         return self
 
     def initial_seed(self) -> Any:
@@ -316,12 +325,18 @@ def manual_seed(seed: int) -> Generator:
     return default_generator.manual_seed(seed)
 
 
+def _source(generator: Generator | None, name: str) -> Generator:
+    if generator is not None and not isinstance(generator, Generator):
+        raise AotgradTypeError(f"{name}: generator is {type(generator).__name__}; give an ag.Generator, or none")
+    return generator or default_generator
+
+
 def _random(name: str, shape: tuple[Any, ...], generator: Generator | None, method: str, kind: DType, requires_grad: bool, *args: Any) -> Any:
     if current() is not None:
         raise AotgradNotImplementedError(f"{user_loc()}: {name}: a traced function cannot draw random numbers yet; draw them outside and pass them as an argument")
     _fixed(shape, name)
     single = {"dtype": np.float32} if method == "random" else {}  # drawn in half the time
-    data = (generator or default_generator).draw(method, *args, size=shape, **single)
+    data = _source(generator, name).draw(method, *args, size=shape, **single)
     return _finish(np.asarray(data, kind.np), requires_grad)
 
 
@@ -351,6 +366,7 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
         low, high, size = 0, low, high
     if not isinstance(size, (tuple, list)):
         raise AotgradTypeError("randint: size must be a tuple: randint(low, high, (2, 3))")
+    low, high = _whole(low, "randint"), _whole(high, "randint")
     if high <= low:
         raise AotgradArgumentError(f"randint: low={low} must be less than high={high}")
     return _random("randint", _shape((tuple(size),), "randint"), generator, "integers", as_dtype(dtype), requires_grad, low, high)
@@ -360,7 +376,7 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dtypes.
     """0 to ``n - 1`` in random order."""
     if current() is not None:
         raise AotgradNotImplementedError(f"{user_loc()}: randperm: a traced function cannot draw random numbers yet; draw them outside and pass them as an argument")
-    return _finish(np.asarray((generator or default_generator).draw("permutation", _whole(n, "randperm")), as_dtype(dtype).np), False)
+    return _finish(np.asarray(_source(generator, "randperm").draw("permutation", _whole(n, "randperm")), as_dtype(dtype).np), False)
 
 
 def rand_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:

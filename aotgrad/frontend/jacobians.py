@@ -175,8 +175,9 @@ jacobian = jacrev
 
 
 def hessian(f: F, argnums: Any = 0) -> F:
-    """The second derivatives of a scalar function, of shape ``argument.shape + argument.shape``: forward over reverse. With a tuple for ``argnums`` a tuple of tuples,
-    ``[i][j]`` for arguments i and j; for containers the same inside each other. Raises ``AotgradValueError`` where the result is no single number.
+    """The second derivatives of a function, of shape ``argument.shape + argument.shape`` for one number, with ``result.shape`` in front for an array: forward over
+    reverse. With a tuple for ``argnums`` a tuple of tuples, ``[i][j]`` for arguments i and j; for containers the same inside each other. Raises
+    ``AotgradTypeError`` where an argument holds no floats.
 
     >>> import numpy as np, aotgrad as ag
     >>> ag.hessian(lambda x: x[0] ** 2 * x[1])(np.array([2.0, 3.0]))

@@ -98,6 +98,8 @@ class _DLPackError(AotgradError, BufferError):
 
 
 def _dim(dim: SupportsIndex, ndim: int) -> int:
+    if not hasattr(dim, "__index__"):
+        raise AotgradTypeError(f"a dimension is a whole number, not {type(dim).__name__} ({dim!r})")
     d, span = dim.__index__(), max(ndim, 1)
     if not -span <= d < span:
         raise AotgradIndexError(f"Dimension out of range (expected to be in range of [{-span}, {span - 1}], but got {d})")
