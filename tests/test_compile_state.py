@@ -351,14 +351,14 @@ def test_prebind_refuses_what_it_would_not_see(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("key", "value"), [
     ("threads", 0), ("threads", "many"), ("threads", True), ("layout", "odd"), ("memory_budget", -1), ("memory_budget", 1.5), ("fast_math", 3), ("checks", "no"),
     ("verify", -1), ("verify", "all"), ("static", 5), ("static", -1), ("static", 1.5), ("static", "q"), ("name", 3),
-    ("donate", 3), ("rewrite", None), ("flush_subnormals", 1),
+    ("donate", 3), ("donate", "q"), ("donate", 1.5), ("rewrite", None), ("flush_subnormals", 1),
 ])
 def test_options_are_checked(key: str, value: Any) -> None:
     with pytest.raises(ag.AotgradError, match=f"{key}="):
         C(lambda x, n=1: x, **{key: value})
 
 
-@pytest.mark.parametrize(("key", "value"), [("fast_math", True), ("memory_budget", 10**9), ("donate", "x")])
+@pytest.mark.parametrize(("key", "value"), [("fast_math", True), ("memory_budget", 10**9)])
 def test_options_that_are_not_there_yet_say_so(key: str, value: Any) -> None:
     with pytest.raises(NotImplementedError, match=f"{key}="):
         C(lambda x: x, **{key: value})
@@ -544,3 +544,78 @@ def test_sets_deques_and_objects_that_are_called(monkeypatch: pytest.MonkeyPatch
                 model.layers[1].b, Model.scale = b, scale
                 np.testing.assert_array_equal(g(*args), model(X))
                 np.testing.assert_array_equal(g(*args), model(X))
+
+
+# ---- donated arguments ---------------------------------------------------------------------------------------------------------------
+
+def _step(p: Any, g: Any, state: Any) -> Any:
+    state["m"] *= 0.9
+    state["m"] += g
+    p -= 0.1 * state["m"]
+    return (p * p).sum()
+
+
+@pytest.mark.parametrize("named", ["p", ("p", "state"), (0, 2), ()])
+def test_writes_into_donated_arrays_are_seen_by_the_caller(named: Any) -> None:
+    """As by the plain function, which writes into all of them; others stay as they are."""
+    step = C(_step, donate=named)
+    ours = [np.arange(4.0), np.ones(4), {"m": np.full(4, 0.5)}]
+    plain = [np.arange(4.0), np.ones(4), {"m": np.full(4, 0.5)}]
+    keeps = {"p": named != (), "m": named in (("p", "state"), (0, 2))}
+    for _ in range(3):
+        want = _step(*plain)
+        assert step(*ours) == pytest.approx(want, rel=1e-15)
+        for mine, theirs, kept, before in ((ours[0], plain[0], keeps["p"], np.arange(4.0)), (ours[2]["m"], plain[2]["m"], keeps["m"], np.full(4, 0.5))):
+            np.testing.assert_allclose(mine, theirs if kept else before, rtol=1e-15)
+            if not kept:
+                theirs[...] = before
+    assert step.cache_info().traces == 1
+
+
+def test_what_is_donated_and_not_written_costs_nothing() -> None:
+    f = C(lambda x, y: x * 2.0 + y, donate="x")
+    x, y = X.copy(), X.copy()
+    for _ in range(2):
+        np.testing.assert_array_equal(f(x, y), X * 2 + X)
+    state = f.cache_info.__self__
+    state._slow = None  # the trampoline's, from now on
+    np.testing.assert_array_equal(f(x, y), X * 2 + X)
+    np.testing.assert_array_equal(x, X)
+
+
+def test_donated_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: Any, y: Any) -> Any:
+        x[1:] += y[:-1]
+        return x.sum()
+
+    donated = C(f, donate="x")
+    wide = np.zeros((3, 2))
+    assert donated(wide[:, 0], np.ones(3)) == 2.0 and wide.tolist() == [[0, 0], [1, 0], [1, 0]]  # strided
+    swapped = np.zeros(3, ">f8")
+    donated(swapped, np.ones(3))
+    assert swapped.tolist() == [0.0, 1.0, 1.0]
+    same, plain = np.arange(3.0), np.arange(3.0)
+    assert donated(same, same) == f(plain, plain) and same.tolist() == plain.tolist()  # one array for both
+    closed = np.zeros(3)
+    closed.flags.writeable = False
+    with pytest.raises(ag.AotgradValueError, match="donate= names.*read-only"):
+        donated(closed, np.ones(3))
+    bad = np.zeros(3)
+    with pytest.raises(IndexError):
+        C(lambda x, i: (x.__setitem__(0, 5.0), x[i])[1], donate="x")(bad, np.array([7]))
+    assert not bad.any()  # a call that fails changes nothing
+    with pytest.raises(ag.AotgradError, match="prebind"):
+        donated.prebind(np.zeros(3), np.ones(3))
+    monkeypatch.setenv("AOTGRAD_DISABLE_COMPILE", "1")
+    x, y = np.zeros(3), np.ones(3)
+    assert C(f, donate="x")(x, y) == 2.0 and x.tolist() == [0, 1, 1]
+
+
+def test_a_compiled_function_in_another_leaves_its_array_as_it_is() -> None:
+    def inner(x: Any) -> Any:
+        x[0] = 5.0
+        return x.sum()
+
+    compiled = C(inner)
+    for outer in (lambda x: compiled(x) + x[0], C(lambda x: compiled(x) + x[0])):
+        assert outer(np.zeros(3)) == 5.0

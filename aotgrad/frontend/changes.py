@@ -10,7 +10,7 @@ import numpy as np
 
 from aotgrad.ir import Value
 from aotgrad_runtime import modes
-from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradValueError
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tape import FREED, NO_EDGE, Node
 from aotgrad_runtime.tensor import Tensor, wrap
@@ -93,7 +93,10 @@ class Changes:
     def put(self, results: Sequence[Any], args: Sequence[Any], leaves: Sequence[Any], name: str) -> None:
         """Everything in its place. ``args``: the program's arguments of this call."""
         for i in self.written:
-            if not args[i]._data.flags.writeable:
+            if isinstance(args[i], np.ndarray):
+                if not args[i].flags.writeable:
+                    raise AotgradValueError(f"{name}: it writes to an argument that donate= names, but the array given is read-only; give a copy (x.copy())")
+            elif not args[i]._data.flags.writeable:
                 inplace.memory(args[i])  # raises before anything has changed
         for i, out in zip(self.written, self.outs):
             _write(args[i], results[out], name)
@@ -145,7 +148,9 @@ def _as_tensor(x: Any) -> Any:
 
 
 def _write(x: Any, new: Any, name: str) -> None:
-    if isinstance(new, Tensor) and new._requires_grad and not (x._requires_grad and x._node is None):
+    if isinstance(x, np.ndarray):
+        np.copyto(x, new._data if isinstance(new, Tensor) else new)
+    elif isinstance(new, Tensor) and new._requires_grad and not (x._requires_grad and x._node is None):
         inplace.store(x, new, name)
     else:
         np.copyto(inplace.memory(x), new._data if isinstance(new, Tensor) else new)
@@ -189,6 +194,11 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
         changes.outs.append(len(outputs))
         v = _in_layout(trace, _renewed(found, traced._value), before)
         outputs.append(trace.builder.stop_gradient(v, reverse=True) if x._requires_grad and x._node is None and v.type.dtype.is_differentiable else v)
+    for traced, before, place in found.donated:
+        if traced._value is not before:
+            changes.written.append(place)
+            changes.outs.append(len(outputs))
+            outputs.append(_in_layout(trace, _renewed(found, traced._value), before))
     _gradients(trace, found, changes)
     for slot in found.slots.values():
         where = Item(slot.holder, slot.key)

@@ -30,7 +30,7 @@ from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .explained import explained_with_line
 from .front import unforeseen
-from .leaves import spared
+from .leaves import alias, spared
 from .ledger import Ledger, real
 from .options import Options
 from .program import Program, Pullback, depends
@@ -136,7 +136,7 @@ class State:
         except (TypeError, ValueError):
             self.signature = None
         self.has_out = self.signature is not None and "out" in self.signature.parameters
-        self.static = self._static_names()
+        self.static, self.donated = self._named("static", options.static), self._named("donate", options.donate)
         self.variants: dict[Any, list[Variant]] = {}
         self.forced: dict[Any, set[int]] = {}
         self.traces = 0
@@ -150,20 +150,20 @@ class State:
         self.runs: tuple[Callable[[tuple[Any, ...], dict[str, Any]], Any], ...] = ()  # those of the entries
         self.fast: list[tuple[Any, Program, structured.Entry | None]] = []  # instances, their programs, and the entries they stand behind
 
-    def _static_names(self) -> set[Any]:
-        given = self.options.static
-        named = set(given if isinstance(given, (tuple, list)) else (given,))
+    def _named(self, option: str, given: Sequence[Any]) -> set[Any]:
+        """The parameters that an option names, by name and position."""
+        named = set(given)
         if self.signature is not None:
             params = list(self.signature.parameters)
             for s in list(named):
                 if isinstance(s, str) and s not in params and not any(p.kind is p.VAR_KEYWORD for p in self.signature.parameters.values()):
-                    raise AotgradValueError(f"static={s!r}: {self.name} has no such parameter; it takes {', '.join(params)}")
+                    raise AotgradValueError(f"{option}={s!r}: {self.name} has no such parameter; it takes {', '.join(params)}")
                 if isinstance(s, str) and s in params:
                     named.add(params.index(s))
                 elif isinstance(s, int):
                     many = any(p.kind is p.VAR_POSITIONAL for p in self.signature.parameters.values())
                     if s < 0 or (s >= len(params) and not many):
-                        raise AotgradValueError(f"static={s}: {self.name} has no parameter at that position; it takes {', '.join(params) or 'none'}")
+                        raise AotgradValueError(f"{option}={s}: {self.name} has no parameter at that position; it takes {', '.join(params) or 'none'}")
                     named |= {params[s]} if s < len(params) else set()
         return named
 
@@ -182,15 +182,15 @@ class State:
 
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.disabled or _disabled():
-            return self.f(*spared(args), **spared(kwargs))
+            return self._plainly(args, kwargs)
         out = None if self.has_out else kwargs.pop("out", None)
         leaves, tree = tree_flatten((args, kwargs))
         if current() is not None or any(isinstance(x, Traced) for x in leaves):
-            return self.f(*args, **kwargs)
+            return self._plainly(args, kwargs)
         static = self._static_leaves(args, kwargs)
         variant, fresh = self.find(leaves, tree, static)
         if variant.changes.overlap(variant.arguments(leaves)):
-            result = self.f(*spared(args), **spared(kwargs))
+            result = self._plainly(args, kwargs)
             return result if out is None else outputs.write(result, out)
         expected = self._expected(variant, leaves) if variant.verified < self.options.verify else None
         result = self.execute(variant, leaves)
@@ -199,6 +199,23 @@ class State:
         if fresh or not variant.entered:
             self._add_fast(variant, leaves, tree, fresh)
         return result if out is None else outputs.write(result, out)
+
+    def _plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The plain function, which may write to its arrays: what is not donated stays as it is."""
+        leaves, tree = tree_flatten((args, kwargs))
+        donated, inner = self._donated(tree), current() is not None or any(isinstance(x, Traced) for x in leaves)
+        args, kwargs = tree_unflatten(tree, [x if i in donated else alias(x) if inner else spared(x) for i, x in enumerate(leaves)])
+        return self.f(*args, **kwargs)
+
+    def _donated(self, tree: TreeDef) -> set[int]:
+        """Indices of leaves inside arguments named by ``donate=``."""
+        found: set[int] = set()
+        at = 0
+        for key, child in [*enumerate(tree.children[0].children), *zip(tree.children[1].meta, tree.children[1].children)] if self.donated else ():
+            if key in self.donated:
+                found.update(range(at, at + child.leaves))
+            at += child.leaves
+        return found
 
     def _static_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
         """Indices of leaves inside arguments named by ``static=``."""
@@ -332,7 +349,7 @@ class State:
         tensors = any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in leaves)
         cls = TracedTensor if tensors else TracedArray
         names = leaf_names(self.signature, tree)
-        given, dynamic = [], []
+        given, dynamic, donated = [], [], self._donated(tree)
         for i, x in enumerate(leaves):
             t = None if i in static else leaf_type(x, names[i], examples, _SIZES in static)
             if t is None:
@@ -343,6 +360,8 @@ class State:
                 trace.requires.add(traced._value)
             if type(x) is Tensor or real(x):
                 trace.ledger.argument(traced, x, i)
+            elif i in donated and isinstance(x, np.ndarray):
+                trace.ledger.donated.append((traced, traced._value, len(trace.block.args) - 1))
             traced._weak = type(x) in (float, int)
             if _is_integer(x):
                 traced._leaf_index = i
@@ -603,13 +622,13 @@ def _hidden(objects: Sequence[Any], places: Sequence[Any], ledger: Ledger) -> li
 # ---- the public function --------------------------------------------------------------------------------------------------------------
 
 def compile(f: F | None = None, *, name: str | None = None, static: Any = (), threads: int | str = 1, layout: str = "auto", checks: bool = True, verify: int = 0,
-            memory_budget: int | None = None, donate: Sequence[str] = (), rewrite: bool = True, fast_math: bool = False, flush_subnormals: bool = False) -> Any:
+            memory_budget: int | None = None, donate: Sequence[str | int] = (), rewrite: bool = True, fast_math: bool = False, flush_subnormals: bool = False) -> Any:
     """A native version of ``f``, compiled at the first call with a new type signature: dtypes, ranks, memory order, and structure of the arguments. Sizes stay
     open, unless the function asks for one as a Python number (``len(x)``, ``range(n)``); ``f.explain(...)`` says where.
 
     NumPy in, NumPy out; tensors in, tensors out (differentiable). Positional and keyword arguments, defaults, methods, and containers of arrays work as they do in ``f``;
     arrays that ``f`` finds in variables are read at every call. A call takes ``out=``: arrays for the results, in their structure. Arguments are never written to,
-    except tensors by in-place methods: ``x[0] = 5`` and ``x += 1`` on an array argument change a copy.
+    except tensors by in-place methods and what ``donate`` names: ``x[0] = 5`` and ``x += 1`` on an array argument change a copy.
 
     - ``name``: in errors, profiles and ``explain``; the function's own unless given.
     - ``static``: names (or positions) of parameters whose values are part of the signature: each new value is traced.
@@ -620,7 +639,8 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     - ``rewrite``: Python's own ``if`` and ``while`` on traced values are not rewritten yet, whatever is given here.
     - ``flush_subnormals=True``: numbers below the normal range (2.2e-308 in float64, 1.2e-38 in float32) count as zeros in calls and their gradients, which keeps
       processors that are slow on them fast; the caller's floating-point mode is what it was after every call. The default is IEEE 754.
-    - ``memory_budget``, ``donate`` and ``fast_math`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
+    - ``donate``: names (or positions) of parameters whose NumPy arrays the function may write to: the caller's arrays change, once a call has succeeded.
+    - ``memory_budget`` and ``fast_math`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
 
     The result has ``trace``, ``lower``, ``prebind``, ``explain`` and ``cache_info`` (see their help). Errors are ``AotgradError``s that name the user's line.
 
@@ -637,7 +657,7 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     if not callable(f):
         raise AotgradTypeError(f"compile: {type(f).__name__} is not callable; pass a function")
     given = (static,) if isinstance(static, (str, int)) else tuple(static) if isinstance(static, (tuple, list, set, frozenset)) else static
-    named: Any = (donate,) if isinstance(donate, str) else tuple(donate) if isinstance(donate, (tuple, list, set, frozenset)) else donate
+    named: Any = (donate,) if isinstance(donate, (str, int)) else tuple(donate) if isinstance(donate, (tuple, list, set, frozenset)) else donate
     options = Options(given, threads, layout, checks, verify, rewrite, fast_math, flush_subnormals, named, memory_budget)
     if name is not None and not isinstance(name, str):
         raise AotgradTypeError(f"name={name!r}: the name of a compiled function is a str")

@@ -62,11 +62,13 @@ def _named(error: BaseException) -> AotgradError | None:
 
 
 def _told(error: BaseException, text: str, traced: bool) -> AotgradError:
-    made = AotgradAttributeError if isinstance(error, AttributeError) else AotgradTypeError
+    made: type[Any] = AotgradAttributeError if isinstance(error, AttributeError) else AotgradTypeError
     advice = _TRACED if traced else _TAPED
     if text.startswith("unsupported operand") and "pow()" not in text:
         advice = "convert the other operand to a number or an array of numbers"
-    return made(f"{raised_at(error)}: {text}; {advice}")
+    found = made(f"{raised_at(error)}: {text}; {advice}")
+    found.unforeseen = True  # perhaps sizes as Python's integers help
+    return found  # type: ignore[no-any-return]
 
 
 def _last(error: BaseException) -> Any:

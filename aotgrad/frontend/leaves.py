@@ -24,9 +24,9 @@ from .program import Program
 from .promotion import python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import is_leaf_array
-from .trace import Traced, current, plain_size
+from .trace import Trace, Traced, TracedArray, TracedNumber, current, plain_size
 
-__all__ = ["F", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of",
+__all__ = ["F", "alias", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of",
            "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "place_of", "places", "reaches_leaves", "release", "scalar_output",
            "spared", "state", "tracing_any", "tree_flatten_nones", "twin", "with_aux"]
 
@@ -184,6 +184,15 @@ def spared(tree: Any) -> Any:
     leaves, treedef = tree_flatten(tree)
     written = [isinstance(x, np.ndarray) and x.flags.writeable for x in leaves]
     return tree_unflatten(treedef, [x.copy(order="K") if w else x for x, w in zip(leaves, written)]) if any(written) else tree
+
+
+def alias(x: Any, trace: Trace | None = None) -> Any:
+    """A traced array as another one with its value (in ``trace``): what is written into one is not seen by the other."""
+    if not isinstance(x, TracedArray) or isinstance(x, TracedNumber):
+        return x
+    out = TracedArray._of(x._trace, x._value) if trace is None else TracedArray._of(trace, trace.value_of(x))
+    out.__dict__.update({k: v for k, v in x.__dict__.items() if k in ("_weak", "_leaf_index")})
+    return out
 
 
 def twin(v: Any) -> Any:

@@ -57,6 +57,7 @@ class Ledger:
         self.twins: dict[int, Any] = {}  # by id of the tensor
         self.reals: dict[int, Any] = {}  # by id of the traced tensor: twins and arguments
         self.arguments: dict[int, int] = {}
+        self.donated: list[tuple[Any, Value, int]] = []  # NumPy arguments that may be written: traced, as they began, and which arguments of the program they are
         self.detached: dict[int, tuple[Any, Any]] = {}  # tensors that show the memory of another, made while tracing
         self.owners: dict[Value, Any] = {}  # what a leaf's value belongs to
         self.first: dict[int, tuple[Value, int]] = {}  # by id of the traced tensor: its value before the program, and which argument that is

@@ -26,7 +26,7 @@ class Options:
     rewrite: bool = True
     fast_math: bool = False
     flush_subnormals: bool = False
-    donate: tuple[str, ...] = ()
+    donate: tuple[Any, ...] = ()
     memory_budget: int | None = None
 
     def check(self) -> None:
@@ -47,9 +47,9 @@ class Options:
         if self.memory_budget is not None and (type(self.memory_budget) is not int or self.memory_budget <= 0):
             raise AotgradValueError(f"memory_budget={self.memory_budget!r}: give a number of bytes, or None")
         for key, value in (("static", self.static), ("donate", self.donate)):
-            if not isinstance(value, tuple) or not all(type(v) is str or (type(v) is int and key == "static") for v in value):
-                raise AotgradTypeError(f"{key}={value!r}: give names of parameters{' or their positions' if key == 'static' else ''}")
-        asked = [k for k in ("fast_math", "donate", "memory_budget") if getattr(self, k)]
+            if not isinstance(value, tuple) or not all(type(v) in (str, int) for v in value):
+                raise AotgradTypeError(f"{key}={value!r}: give names of parameters or their positions")
+        asked = [k for k in ("fast_math", "memory_budget") if getattr(self, k)]
         if asked:
             raise AotgradNotImplementedError(f"{asked[0]}={getattr(self, asked[0])!r} is not implemented; leave it out")
 

@@ -15,10 +15,10 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import enable_grad
 
 from .front import FrontBuilder
-from .leaves import F, check_depends, check_float, differentiable, match, name_of, place_of, scalar_output, with_aux
+from .leaves import F, alias, check_depends, check_float, differentiable, match, name_of, place_of, scalar_output, with_aux
 from .pytree import tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
-from .trace import Trace, TracedArray, TracedNumber, current, user_loc
+from .trace import Trace, current, user_loc
 
 __all__ = ["Inline", "copy_linear", "fitted", "traced_grad", "traced_jacobian", "traced_jvp", "traced_linearize", "traced_vjp"]
 
@@ -96,15 +96,7 @@ class Inline:
 def _here(tree: Any) -> Any:
     """``tree`` with arrays of the traces around as arrays of this one, which a function may write to: it changes a copy."""
     leaves, treedef = tree_flatten(tree)
-    return tree_unflatten(treedef, [_lifted(x) if isinstance(x, TracedArray) and not isinstance(x, TracedNumber) else x for x in leaves])
-
-
-def _lifted(x: Any) -> Any:
-    trace = current()
-    assert trace is not None
-    out = TracedArray._of(trace, trace.value_of(x))
-    out.__dict__.update({k: v for k, v in x.__dict__.items() if k in ("_weak", "_leaf_index")})
-    return out
+    return tree_unflatten(treedef, [alias(x, current()) for x in leaves])
 
 
 def traced_grad(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, has_aux: bool) -> Any:
