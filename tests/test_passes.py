@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import aotgrad as ag
 
@@ -59,3 +60,29 @@ def test_rows_ask_for_the_next_while_they_compute() -> None:
     e = np.exp(x - x.max(1, keepdims=True))
     np.testing.assert_allclose(f(x), e / e.sum(1, keepdims=True))
     assert "@llvm.prefetch" not in ag.compile(lambda x: x * 2 + 1).lower(x).llvm_ir
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_results_of_light_loops_go_past_the_cache(threads: int) -> None:
+    def norm(x: Any) -> Any:
+        return x * 2 + 1, x - ag.sum(x, 1).reshape(-1, 1)
+
+    f = ag.compile(norm, threads=threads)
+    x = np.random.default_rng(0).standard_normal((2100, 2005), dtype=np.float32)  # rows begin anywhere, every fourth at 16 bytes
+    assert "!nontemporal" in f.lower(x).llvm_ir
+    want = x * 2 + 1, x - x.sum(1, keepdims=True)
+    for offset in (0, 1, 4):
+        outs = [np.zeros(x.size + 4, np.float32)[offset:offset + x.size].reshape(x.shape) for _ in want]
+        f(x, out=tuple(outs))
+        for a, b in zip(outs, want):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    again = ag.compile(lambda x: (x * 2, ag.sum(x * 2, 0)), threads=threads)  # read again: in the cache
+    np.testing.assert_array_equal(again(x)[0], x * 2)
+
+
+def test_results_that_are_in_place_or_small_stay_in_the_cache() -> None:
+    step = ag.compile(lambda p, g: p - 0.1 * g)
+    assert "!nontemporal" in step.lower(np.zeros(3), np.zeros(3)).llvm_ir  # of any size
+    F = ag.nn.functional
+    small = ag.compile(lambda x, w: F.conv2d(x, w) * 2)  # of known sizes
+    assert "!nontemporal" not in small.lower(np.zeros((1, 2, 8, 8)), np.zeros((2, 2, 3, 3))).llvm_ir

@@ -249,14 +249,20 @@ class KernelBuilder:
             got = self.op("memref.load", at, (out,)).result
         return self._from_memory(got, t)
 
-    def store(self, value: Value, mem: Value, pos: Index, mask: Value | None = None, past: bool = False) -> None:
-        """Writes a scalar or vector at ``pos``; only the lanes where ``mask`` is on. ``past``: a whole register, aligned, past the cache (see ``drain``)."""
+    def store(self, value: Value, mem: Value, pos: Index, mask: Value | None = None, past: int = 0) -> None:
+        """Writes a scalar or vector at ``pos``; only the lanes where ``mask`` is on. ``past``: a vector, aligned to so many bytes, past the cache (see ``drain``)."""
         value = self._to_memory(value, as_ktype(mem.type))
+        t = as_ktype(value.type)
+        if past and mask is None and t.lanes * t.bits > 8 * past:
+            part = 8 * past // t.bits
+            for i in range(0, t.lanes, part):
+                self.store(self.shuffle(value, value, range(i, i + part)), mem, self.add(pos, i), past=past)
+            return
         at = (mem, self.index(pos))
         if mask is not None:
             self.op("vector.maskedstore", (*at, mask, value))
         elif as_ktype(value.type).lanes > 1:
-            self.op("vector.store", (value, *at), (), {"nontemporal": True} if past else None)
+            self.op("vector.store", (value, *at), (), {"nontemporal": True} if past and mask is None else None)
         else:
             self.op("memref.store", (value, *at))
 

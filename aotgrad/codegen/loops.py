@@ -5,7 +5,7 @@ The order of sums is that of ``sums.py``; unrolled and plain loops keep it (plai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from aotgrad_runtime.dtypes import bool_
@@ -55,6 +55,8 @@ class NestEmitter(Sums, Spans, Tiles):
         self.whole = False  # was built: may run on several threads
         self.spread = False  # does so, where there is enough work
         self.long = False  # every loop asks whether to stop: one round of the first is long
+        self.past: Mapping[Store, int] = {}  # buffers that are written past the cache, and the alignment of what is stored
+        self.drains = False  # did so in one of several loops
         self.free: int | None = None  # the dim of the innermost loop while guards that it moves hold
 
     # ---- building -----------------------------------------------------------------------------------------------------------------
@@ -334,13 +336,16 @@ class NestEmitter(Sums, Spans, Tiles):
         if self.across and level + 1 == len(self.outer_loops):
             self._outer_lanes(loop)
             return
-        with shared(self, loop, loop.low, self._high(loop)) as (low, high), self.kb.for_(low, high, poll=_POLL if self.long or not level else 0) as lp:
-            self.ivs.append((loop, lp.iv))
-            if level + 1 < len(self.outer_loops):
-                for ph in self.phases:
-                    self._evaluate(ph, level + 1)
-            self._outer(level + 1)
-            self.ivs.pop()
+        with shared(self, loop, loop.low, self._high(loop)) as (low, high):
+            with self.kb.for_(low, high, poll=_POLL if self.long or not level else 0) as lp:
+                self.ivs.append((loop, lp.iv))
+                if level + 1 < len(self.outer_loops):
+                    for ph in self.phases:
+                        self._evaluate(ph, level + 1)
+                self._outer(level + 1)
+                self.ivs.pop()
+            if self.drains and not level:
+                self.kb.drain()
 
     def _outer_lanes(self, loop: Loop) -> None:
         """The last outer loop by vectors, each running all phases; then a masked rest."""
@@ -417,11 +422,14 @@ class NestEmitter(Sums, Spans, Tiles):
         """Loop ``li`` with what is inside it."""
         loop = ph.loops[li]
         poll = _POLL if self.long or not (li or self.outer_loops) else 0
-        with shared(self, loop, low, high) as (a, b), self._in_tiles(ph, li), self.kb.for_(a, b, init=flat(full), poll=poll) as lp:
-            self.ivs.append((loop, lp.iv))
-            inner = self._inner(ph, li + 1, unflat(full, lp.args))
-            self.kb.yield_(*flat({i: inner[i] for i in full}))
-            self.ivs.pop()
+        with shared(self, loop, low, high) as (a, b):
+            with self._in_tiles(ph, li), self.kb.for_(a, b, init=flat(full), poll=poll) as lp:
+                self.ivs.append((loop, lp.iv))
+                inner = self._inner(ph, li + 1, unflat(full, lp.args))
+                self.kb.yield_(*flat({i: inner[i] for i in full}))
+                self.ivs.pop()
+            if self.drains and not li and not self.outer_loops:
+                self.kb.drain()
         return dict(unflat(full, lp.results))
 
     @contextmanager
@@ -638,7 +646,7 @@ class NestEmitter(Sums, Spans, Tiles):
         value = self.kb.scalars(lanes).vector(value)
         stride = self._inner_stride(place)
         if lanes == 1 or (isinstance(stride, int) and stride == 1):
-            self.kb.store(value, store.mem, self.position(place), mask, self.past)
+            self.kb.store(value, store.mem, self.position(place), mask, self.past.get(store, 0))
             return
         at = self._positions(place, lanes)
         if isinstance(at, int) or as_ktype(at.type).lanes == 1:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 from ..ir.core import Value
-from ..ir.dims import DimLike
+from ..ir.dims import DimLike, product
 from .bufferise import Store
 from .exprs import heavy
 from .guards import edges
 from .kernel import Index, KernelBuilder
-from .nest import Loop, Phase, Place, flat, unflat
+from .nest import Context, Loop, Phase, Place, flat, unflat
 from .sharing import shared
 from .sums import CHAINS
 
 __all__ = ["STRIP", "Spans", "far"]
 
 _LIGHT = 12
+_PAST = 16 << 20  # bytes of a result from which it is written past the cache
+_WORK, _FUNCTION = 32, 16  # of loops that are written twice for that, none with a function
+_PART = 16  # bytes that NumPy aligns arrays to
 _ROWS = 4  # arrays whose next rows are asked for
 STRIP = 1 << 16
 
@@ -33,7 +38,9 @@ def _is(x: DimLike, number: int) -> bool:
 class Spans:
     """The part of ``NestEmitter`` that emits it."""
 
+    cx: Context
     kb: KernelBuilder
+    space: Sequence[DimLike]
     phases: list[Phase]
     outer_loops: list[Loop]
     ivs: list[tuple[Loop, Index]]
@@ -43,6 +50,9 @@ class Spans:
     _body: Callable[[Phase, Index, int, Value | None, dict[int, list[Value]]], None]
     position: Callable[[Place], Index]
     across: bool
+    blocked: bool
+    past: Mapping[Store, int]
+    drains: bool
 
     def look_ahead(self) -> None:
         """Rows go through several phases, of which the first waits for memory: the busiest of the others asks for what the next row will read."""
@@ -62,10 +72,12 @@ class Spans:
     def _rounds(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
                 strips: bool = False) -> dict[int, list[Value]]:
         """The innermost loop. In ``strips`` it asks from time to time whether to stop; short ones never do."""
-        if strips and not accs and not self.long:
-            with shared(self, self.phases[0].loops[0], low, high, step) as (low, high):
-                return self._in_strips(low, high, step, accs, body, True)
-        return self._in_strips(low, high, step, accs, body, strips)
+        alone = strips and not accs and not self.long
+        with shared(self, self.phases[0].loops[0], low, high, step) if alone else nullcontext((low, high)) as (low, high):
+            out = self._in_strips(low, high, step, accs, body, strips)
+            if self.past and not self.outer_loops and len(self.phases[0].loops) == 1:
+                self.kb.drain()
+        return out
 
     def _in_strips(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
                    strips: bool, runs: bool = False) -> dict[int, list[Value]]:
@@ -101,10 +113,40 @@ class Spans:
 
             accs = self._rounds(low, stop, step, accs, several, strips)
             at = stop
-        accs = self._rounds(at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
+        run = functools.partial(self._rounds, at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
+        if accs or lanes == 1 or self.wide or (beyond := self._beyond(ph, low)) is None:
+            accs = run()
+        else:
+            with kb.if_(beyond[0]) as br:
+                with br.then():
+                    self.past, self.drains = dict.fromkeys(beyond[1], _PART), True
+                    run()
+                    self.past = {}
+                with br.orelse():
+                    run()
         if lanes == 1 or rest == 0:
             return accs
         return self._rest(ph, end, rest, lanes, accs)
+
+    def _beyond(self, ph: Phase, low: Index) -> tuple[Value, list[Store]] | None:
+        """Results of a phase without functions that are too large to stay in the cache and that nothing reads again, and whether they are: those that are written past it."""
+        kb, loop = self.kb, ph.loops[-1]
+        inside = len(self.outer_loops) + len(ph.loops)
+        work = [n for n in ph.nodes if n.level == inside]
+        if self.blocked or heavy(work) > _WORK or any(heavy([n]) >= _FUNCTION for n in work):
+            return None
+        read = {n.access.store for p in self.phases for n in p.nodes if n.access is not None}
+        found, conditions = [], []
+        self.ivs.append((loop, low))
+        for r in ph.roots:
+            total = r.store.dtype.itemsize * product([self.space[d] for d in r.place[1]])
+            fits = r.store.what == "out" and not r.add and r.store.dtype.itemsize in (4, 8) and _is(r.place[1].get(loop.dims[-1], 0), 1) and r.store not in read
+            if fits and not (isinstance(total, int) and total < _PAST) and not self.cx.buffers.read_again(r.store):
+                found.append(r.store)
+                at = kb.rem(kb.address(r.store.mem, self.position(r.place)), _PART)
+                conditions += [kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("eq", at, 0)]
+        self.ivs.pop()
+        return (kb.all_of(*conditions), found) if found else None
 
     def _inside_first(self, ph: Phase, low: Index, high: Index, lanes: int, moved: Sequence[tuple[Index, Index]], strips: bool) -> None:
         """The vectors where every guard holds in all lanes, without asking; then the two edges, where each lane asks."""

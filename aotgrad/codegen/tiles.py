@@ -10,12 +10,13 @@ overlap their neighbours. Then large results that nothing else reads are written
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from ..ir.core import Value
 from ..ir.dims import DimLike
+from .bufferise import Store
 from .exprs import Node
 from .kernel import Index, KernelBuilder
 from .nest import Context, Loop, Phase, Place, Root
@@ -87,7 +88,7 @@ class Tiles:
     outer_loops: list[Loop]
     ivs: list[tuple[Loop, Index]]
     wide: tuple[int, Value | None] | None
-    past = False  # stores go past the cache
+    past: Mapping[Store, int]
     _high: Callable[[Loop], Index]
     _width: Callable[[], int]
     _evaluate: Callable[[Phase, int], None]
@@ -166,9 +167,9 @@ class Tiles:
             self._over(loop, count, end, few, ask, tile)
             return
         with kb.if_(far) as br, br.then():
-            self.past = True
+            self.past = {r.store: lanes * r.store.dtype.itemsize for r in self.phases[0].roots}
             self._over(loop, whole, end, few, ask, lambda k, start: self._tile(loop, reads, kb.add(head, kb.mul(k, lanes)), None, start, few or None))
-            self.past = False
+            self.past = {}
         self._forget()
         exact = kb.cmp("eq", kb.add(head, kb.mul(whole, lanes)), high)
         ends = kb.select(exact, kb.select(kb.cmp("eq", head, 0), 0, 1), 2)
