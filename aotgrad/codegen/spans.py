@@ -129,7 +129,7 @@ class Spans:
         return self._rest(ph, end, rest, lanes, accs)
 
     def _beyond(self, ph: Phase, low: Index) -> tuple[Value, list[Store]] | None:
-        """Results of a phase without functions that are too large to stay in the cache and that nothing reads again, and whether they are: those that are written past it."""
+        """Results of a phase without functions, too large to stay in the cache, that nothing reads again, and whether they are: these are written past it."""
         kb, loop = self.kb, ph.loops[-1]
         inside = len(self.outer_loops) + len(ph.loops)
         work = [n for n in ph.nodes if n.level == inside]
