@@ -115,3 +115,60 @@ def test_what_every_round_computes_alike_is_saved_once() -> None:
 def test_a_loop_of_no_rounds_refuses_no_index_for_its_derivative() -> None:
     f = ag.compile(ag.grad(lambda x, i: ag.scan(lambda c, v: (c * x[i].sum() * v, None), x.sum(), x[:0])[0]))
     np.testing.assert_array_equal(f(np.ones(3), np.array([7])), np.ones(3))
+
+
+def test_weights_in_products_get_their_gradient_behind_the_loop() -> None:
+    """One product over all rounds; none inside has the size of the weights. One is used twice, one also outside of products, one by columns."""
+    def rnn(w: Any, u: Any, v: Any, xs: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            h = ag.tanh(h @ w + x @ w) + ag.sin(x @ u.T)
+            return h, (h @ v + v.sum()).sum()
+
+        h, ys = ag.scan(step, xs[0] * 0.5, xs)
+        return (h * h).sum() + ys.sum()
+
+    rng = np.random.default_rng(6)
+    w, u, v = (rng.normal(size=(60, 60)) / 8 for _ in range(3))
+    for rounds in (0, 1, 9):
+        xs = rng.normal(size=(max(rounds, 1), 2, 60))
+        f = ag.grad(lambda w, u, v, xs, rounds=rounds: rnn(w, u, v, xs) if rounds else ag.scan(lambda h, x: (h @ w, None), xs[0], xs[:0])[0].sum() + (u * v).sum(),
+                    argnums=(0, 1, 2, 3))
+        c = ag.compile(f)
+        for got, want in zip(c(w, u, v, xs), f(w, u, v, xs)):
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+    inside = [i for k in c.explain(w, u, v, xs).kernels for i in k.inside]
+    assert sum(i.written >= w.nbytes for i in inside) == 1  # of v, which is not only in products
+    assert max(abs(a - b).max() for a, b in zip(f(w, u, v, xs)[0:1], [_numeric(lambda w: rnn(w, u, v, xs), w)])) < 1e-5
+
+
+def _numeric(f: Any, x: Any) -> Any:
+    """A gradient by central differences, of the first row."""
+    out = ag.grad(f)(x).copy()
+    for j in range(x.shape[1]):
+        step = np.zeros_like(x)
+        step[0, j] = 1e-6
+        out[0, j] = (f(x + step) - f(x - step)) / 2e-6
+    return out
+
+
+def test_derivatives_of_loops_with_products_to_second_order() -> None:
+    def step(b: Builder, w: Any, h: Any, x: Any) -> Any:
+        new = b.tanh(b.add(b.dot(h, b.permute(w, perm=(1, 0))), b.dot(x, w)))
+        return new, b.dot(new, w)
+
+    region = body([([3, 3],), ([2, 3],), ([2, 3],)], step)
+    func = build("f", [tensor_type([3, 3]), tensor_type([2, 3]), tensor_type([4, 2, 3])],
+                 lambda b, *ins: list(b.emit("scan", list(ins), {"consts": 1, "carry": 1, "length": 4}, (region,))))
+    rng = np.random.default_rng(7)
+    optable.check_derivatives(func, [rng.normal(size=s) / 2 for s in ((3, 3), (2, 3), (4, 2, 3))], rng)
+
+
+def test_factors_that_are_larger_than_what_rounds_keep_are_not_stacked() -> None:
+    """A round makes a row of scores for every key, and keeps none: stacked, their cotangents would be a matrix of all rows."""
+    def scores(k: Any, q: Any) -> Any:
+        return ag.scan(lambda c, x: (c + (x @ k.T).sum(), None), np.zeros(()), q)[0]
+
+    f = ag.compile(ag.grad(scores))
+    k, q = np.random.default_rng(8).normal(size=(2, 400, 8))
+    assert f.explain(k, q.reshape(400, 1, 8)).workspace < 400 * 400 * 8
+    np.testing.assert_allclose(f(k, q.reshape(400, 1, 8)), np.tile(q.sum(0), (400, 1)), rtol=1e-10)

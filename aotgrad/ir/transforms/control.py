@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import opdef
+from .. import dims, opdef
 from ..builder import Builder
 from ..core import Block, Op, Value
 from ..host import acts
@@ -116,7 +116,8 @@ def _jvp_scan(b: Builder, op: Op, body: Block, ins: Sequence[Value], full: Seque
 
 
 def transpose_scan(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
-    """The scan backwards: the carry holds cotangents of the carry and running cotangents of the linear consts."""
+    """The scan backwards: the carry holds cotangents of the carry and running cotangents of the linear consts, but for those that are sums of products of matrices:
+    their factors are stacked, and one product behind the loop adds over all rounds."""
     nc, nk, body = op.attrs["consts"], op.attrs["carry"], op.regions[0]
     # A carry of a linear scan is linear even where it starts from zeros that depend on nothing.
     linear = [on or nc <= i < nc + nk for i, on in enumerate(op.linear)]
@@ -139,13 +140,101 @@ def transpose_scan(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
     found = ad.transpose_into(inner, ops[0], inputs, outs, [*ct_carry, *(ct_ys.get(j) for j in range(nk, len(op.results)))], [*running, *([None] * (nk + len(lin_xs)))])
     found = [inner.zeros(x) if c is None else c for c, x in zip(found, inputs)]
     k = len(lin_consts)
-    block.outputs = [*found[k:k + nk], *found[:k], *found[k + nk:]]
+    sums = _Sums({env[body.args[i]]: op.operands[i] for i in res_xs}, [env[body.args[i]] for i in res_consts], found[k + nk:])
+    kept = [j for j in range(k) if not sums.takes(block, lin_consts[j], found[j], running[j])]
+    block.outputs = [*found[k:k + nk], *(found[j] for j in kept), *sums.stacked]
     start = [b.zeros(op.results[j]) if cts[j] is None else cts[j] for j in range(nk)]
-    operands = [*(op.operands[i] for i in res_consts), *start, *(b.zeros(op.operands[i]) for i in lin_consts),
+    operands = [*(op.operands[i] for i in res_consts), *start, *(b.zeros(op.operands[lin_consts[j]]) for j in kept),
                 *(op.operands[i] for i in res_xs), *(cts[j] for j in given_ys)]
-    attrs = {"consts": len(res_consts), "carry": nk + k, "length": op.attrs["length"], "reverse": not op.attrs["reverse"]}
+    attrs = {"consts": len(res_consts), "carry": nk + len(kept), "length": op.attrs["length"], "reverse": not op.attrs["reverse"]}
     results = b.emit("scan", operands, attrs, (block,))
-    return dict(zip([*range(nc, nc + nk), *lin_consts, *lin_xs], results))
+    done = dict(zip([*range(nc, nc + nk), *(lin_consts[j] for j in kept), *lin_xs], results))
+    return {**done, **sums.finish(b, op.attrs["length"], results[nk + len(kept):])}
+
+
+class _Sums:
+    """Cotangents of a loop's consts that are sums over its rounds of products of matrices: a weight's gradient. ``scanned``: arrays inside that are there outside,
+    stacked; ``fixed``: those that are the same in every round; ``stacked``: what the loop stacks, factors are added."""
+
+    def __init__(self, scanned: dict[Value, Value], fixed: Sequence[Value], stacked: Sequence[Value]) -> None:
+        self.scanned, self.fixed, self.stacked = scanned, set(fixed), list(stacked)
+        self.terms: dict[int, list[tuple[Value, Value, list[Any], Any]]] = {}
+
+    def takes(self, block: Block, which: int, total: Value, running: Value) -> bool:
+        """Takes the sum for const ``which`` out of the loop, where it is nothing but products that are larger than their factors."""
+        terms: list[tuple[Value, Value, list[Any], Any]] = []
+        adds: list[Op] = []
+        while total is not running:
+            if total.op is None or total.op.name != "add":
+                return False
+            adds.append(total.op)
+            total, term = total.op.operands
+            perms: list[Any] = []
+            while term.op is not None and term.op.name == "permute":
+                perms.append(term.op.attrs["perm"])
+                term = term.op.operands[0]
+            if term.op is None or term.op.name != "dot" or term.type.rank != 2 or not self._pays(*term.op.operands):
+                return False
+            terms.append((term.op.operands[0], term.op.operands[1], perms, term.op.loc))
+        factors = dict.fromkeys(_plain(x) for left, right, _, _ in terms for x in (left, right))
+        new = [x for x in factors if x not in self.scanned and x not in self.stacked]
+        # They take no more memory than what is there for every round already: else a sum in place is better.
+        there = _size([*self.scanned, *self.stacked])
+        size = _size(new)
+        if not terms or dims.minimum(size, there) != size:
+            return False
+        self.terms[which] = terms
+        self.stacked += new
+        block.ops = [op for op in block.ops if op not in adds]
+        block.args.remove(running)
+        for i, a in enumerate(block.args):
+            a.index = i
+        return True
+
+    def _pays(self, left: Value, right: Value) -> bool:
+        if _plain(left) in self.fixed or _plain(right) in self.fixed:
+            return False
+        (m, k), n = left.type.shape, right.type.shape[1]
+        known = all(isinstance(d, int) for d in (m, k, n))
+        return not known or k * (m + n) <= m * n
+
+    def finish(self, b: Builder, length: Any, stacks: Sequence[Value]) -> dict[int, Value]:
+        """The sums, behind the loop."""
+        def whole(x: Value) -> Value:
+            factor = _plain(x)
+            return self.scanned[factor] if factor in self.scanned else stacks[self.stacked.index(factor)]
+
+        outer, found = b.loc, dict[int, Value]()
+        for which, terms in self.terms.items():
+            for left, right, perms, loc in terms:
+                b.loc = loc
+                (m, k), n = left.type.shape, right.type.shape[1]
+                x, y = whole(left), whole(right)
+                if left is _plain(left):
+                    x = b.reshape(b.permute(x, perm=(1, 0, 2)), shape=(m, length * k))
+                else:
+                    x = b.permute(b.reshape(x, shape=(length * k, m)), perm=(1, 0))
+                if right is not _plain(right):
+                    y = b.permute(y, perm=(0, 2, 1))
+                made = b.dot(x, b.reshape(y, shape=(length * k, n)))
+                for perm in reversed(perms):
+                    made = b.permute(made, perm=perm)
+                found[which] = made if which not in found else b.add(found[which], made)
+        b.loc = outer
+        return found
+
+
+def _size(values: Sequence[Value]) -> dims.DimLike:
+    """Elements of all of them."""
+    total: dims.DimLike = 0
+    for v in values:
+        total = total + v.type.size
+    return total
+
+
+def _plain(x: Value) -> Value:
+    """What a transposed matrix is the transpose of; another value itself."""
+    return x.op.operands[0] if x.op is not None and x.op.name == "permute" else x
 
 
 def _apart(body: Block, inputs: Sequence[Value]) -> tuple[list[Op], list[Op]]:
