@@ -13,6 +13,7 @@ True
 
 from __future__ import annotations
 
+import functools
 import keyword
 import math
 import operator
@@ -219,10 +220,12 @@ def _terms(x: DimLike) -> tuple[tuple[Mono, int], ...]:
     return x.terms if isinstance(x, Dim) else (((), int(x)),) if x else ()
 
 
+@functools.lru_cache(maxsize=4096)
 def _atom_key(atom: Atom) -> tuple[object, ...]:
     return (atom[0] != "sym", str(atom[0]), *(to_text(a) if isinstance(a, (Dim, int)) else str(a) for a in atom[1:]))
 
 
+@functools.lru_cache(maxsize=4096)
 def _mono_key(mono: Mono) -> tuple[object, ...]:
     return (-sum(p for _, p in mono), tuple((_atom_key(a), -p) for a, p in mono))
 

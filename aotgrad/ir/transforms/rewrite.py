@@ -189,36 +189,44 @@ def decompose_func(func: Func) -> Func:
     return Func(func.name, decompose_block(func.body), func.attrs)
 
 
-def _substitute_attr(value: Any, env: Mapping[str, dims.DimLike]) -> Any:
-    if isinstance(value, dims.Dim):
-        return value.substitute(env)
-    if isinstance(value, tuple):
-        return tuple(_substitute_attr(v, env) for v in value)
-    if isinstance(value, TensorType):
-        return value.substitute(env)
-    return value
+class _Substitution:
+    """Sizes and types with symbols replaced, each once: programs have few, which are long."""
 
+    def __init__(self, env: Mapping[str, dims.DimLike]) -> None:
+        self.env = env
+        self.sizes: dict[dims.Dim, dims.DimLike] = {}
+        self.types: dict[int, tuple[TensorType, TensorType]] = {}
 
-def _substitution(env: Mapping[str, dims.DimLike]) -> Callable[[TensorType], TensorType]:
-    types: dict[int, tuple[TensorType, TensorType]] = {}
+    def attr(self, value: Any) -> Any:
+        """An attribute."""
+        if isinstance(value, dims.Dim):
+            found = self.sizes.get(value)
+            if found is None:
+                found = self.sizes[value] = value.substitute(self.env)
+            return found
+        if isinstance(value, tuple):
+            return tuple([self.attr(v) for v in value])
+        return self.type(value) if isinstance(value, TensorType) else value
 
-    def changed(t: TensorType) -> TensorType:
-        found = types.get(id(t))
+    def type(self, t: TensorType) -> TensorType:
+        """A type."""
+        found = self.types.get(id(t))
         if found is None:
-            found = types[id(t)] = (t, t.substitute(env))  # the type is held, so that no other gets its identity
+            found = self.types[id(t)] = (t, TensorType(self.attr(t.shape), t.dtype, t.layout))  # the type is held, so that no other gets its identity
         return found[1]
-
-    return changed
 
 
 def substitute_block(block: Block, env: Mapping[str, dims.DimLike]) -> Block:
     """A copy of a block with size symbols replaced."""
-    changed = _substitution(env)
-    new = Block([changed(a.type) for a in block.args])
+    return _substituted(block, _Substitution(env))
+
+
+def _substituted(block: Block, to: _Substitution) -> Block:
+    new = Block([to.type(a.type) for a in block.args])
     values: Env = dict(zip(block.args, new.args))
     for op in block.ops:
-        copied = Op(op.name, [values[o] for o in op.operands], [changed(r.type) for r in op.results], {k: _substitute_attr(v, env) for k, v in op.attrs.items()},
-                    [substitute_block(r, env) for r in op.regions], op.loc)
+        copied = Op(op.name, [values[o] for o in op.operands], [to.type(r.type) for r in op.results], {k: to.attr(v) for k, v in op.attrs.items()},
+                    [_substituted(r, to) for r in op.regions], op.loc)
         new.ops.append(copied)
         values.update(zip(op.results, copied.results))
     new.outputs = [values[o] for o in block.outputs]
@@ -228,18 +236,21 @@ def substitute_block(block: Block, env: Mapping[str, dims.DimLike]) -> Block:
 def substitute_here(block: Block, env: Mapping[str, dims.DimLike]) -> Block:
     """``block`` with size symbols replaced, in place (regions, which ops may share, are copied): for a block that nobody else has."""
     if env:
-        changed = _substitution(env)
+        to = _Substitution(env)
         for a in block.args:
-            a.type = changed(a.type)
+            a.type = to.type(a.type)
         for op in block.ops:
             for r in op.results:
-                r.type = changed(r.type)
+                r.type = to.type(r.type)
             if op.attrs:
-                op.attrs = {k: _substitute_attr(v, env) for k, v in op.attrs.items()}
-            op.regions = tuple([substitute_block(r, env) for r in op.regions])
+                op.attrs = {k: to.attr(v) for k, v in op.attrs.items()}
+            op.regions = tuple([_substituted(r, to) for r in op.regions])
     return block
 
 
 def substitute_func(func: Func, env: Mapping[str, dims.DimLike]) -> Func:
     """A copy of ``func`` with size symbols replaced (by numbers: a static instance)."""
-    return Func(func.name, substitute_block(func.body, env), {k: _substitute_attr(v, env) for k, v in func.attrs.items()}) if env else func
+    if not env:
+        return func
+    to = _Substitution(env)
+    return Func(func.name, _substituted(func.body, to), {k: to.attr(v) for k, v in func.attrs.items()})
