@@ -47,10 +47,8 @@ from .frontend.control import map_ as map
 from .frontend.custom import custom_jvp, custom_vjp
 from .frontend.dispatch import TORCH as _TORCH
 from .frontend.factories import (
-    Generator,
     arange,
     as_tensor,
-    default_generator,
     empty,
     empty_like,
     eye,
@@ -59,15 +57,8 @@ from .frontend.factories import (
     full,
     full_like,
     linspace,
-    manual_seed,
     ones,
     ones_like,
-    rand,
-    rand_like,
-    randint,
-    randn,
-    randn_like,
-    randperm,
     tensor,
     zeros,
     zeros_like,
@@ -75,6 +66,21 @@ from .frontend.factories import (
 from .frontend.host import debug_print, host_call
 from .frontend.jacobians import hessian, jacfwd, jacobian, jacrev
 from .frontend.methods import stop_gradient
+from .frontend.randoms import (
+    Generator,
+    default_generator,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    seed,
+    set_rng_state,
+)
 from .frontend.transforms import grad, hvp, jvp, linearize, value_and_grad, vjp
 from .frontend.vmap import vmap
 
@@ -96,6 +102,7 @@ __all__ = [
     "custom_vjp",
     "debug_print", "default_generator", "device", "e", "empty",
     "empty_like", "enable_grad", "eye", "finfo", "float16", "float32", "float64", "fori_loop", "from_dlpack", "from_numpy", "full", "full_like", "get_default_dtype",
+    "get_rng_state", "initial_seed", "seed", "set_rng_state",
     "grad",
     "hessian", "host_call", "hvp",
     "iinfo", "inf", "inference_mode", "int16", "int32", "int64", "int8", "ir", "is_grad_enabled", "is_inference_mode_enabled", "jacfwd", "jacobian", "jacrev",

@@ -8,6 +8,7 @@ from typing import Any
 
 import image_oracles as images
 import numpy as np
+import random_oracles
 import scipy.special
 
 from aotgrad.ir import Func, build, dims, interp, opdef, tensor_type
@@ -103,6 +104,7 @@ VALUES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("view", "flatten", "unsqueeze", "squeeze"), _reshaped), **dict.fromkeys(("reorder", "swap", "movedim"), _swap),
     **dict.fromkeys(("matmul", "mm", "mv", "bmm", "inner", "vector_dot"), np.matmul), **dict.fromkeys(("split", "chunk", "unbind"), _split),
     **dict.fromkeys(("pad", "constant_pad"), _pad), **dict.fromkeys(("gather", "take_along_dim"), _gather),
+    "random_uniform": random_oracles.uniform, "random_normal": random_oracles.normal, "random_bits": random_oracles.bits,
     "spread": np.broadcast_to, "cat": lambda *xs, dim: np.concatenate(xs, dim), "stack": lambda *xs, dim: np.stack(xs, dim),
     "narrow": lambda x, start, length, dim: np.take(x, range(start, start + length), dim), "flip": lambda x, dims: np.flip(x, dims),
     "roll": lambda x, shifts, dims: np.roll(x, shifts, dims),

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad.frontend.program import Program
+from aotgrad.ir import build, tensor_type
 
 torch: Any = __import__("torch") if importlib.util.find_spec("torch") else None
 needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed")
@@ -429,3 +431,18 @@ def test_a_list_of_numbers_is_stacked_and_one_array_in_a_list_is_another_call_th
     assert ag.stack([np.float64(1.0), np.float64(2.0), x[2]]).tolist() == [1.0, 2.0, 2.0]
     assert ag.stack([1.0, 2.0]).tolist() == [1.0, 2.0]
     assert ag.cat([[1.0, 2.0], [3.0]]).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_memory_that_a_view_shows_is_not_used_again() -> None:
+    t, wide = tensor_type([3]), tensor_type([2, 3])
+
+    def body(b: Any, x: Any) -> Any:
+        doubled = b.add(x, x)
+        shown = b.broadcast(doubled, shape=(2, 3), dims=(1,))
+        more = b.add(doubled, x)  # the last reader of ``doubled``, whose memory ``shown`` still shows
+        return b.sub(shown, b.broadcast(more, shape=(2, 3), dims=(1,)))
+
+    func = build("f", [t], body)
+    assert func.out_types[0] == wide
+    x = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(Program(func, "F").run([x])[0], np.broadcast_to(-x, (2, 3)))

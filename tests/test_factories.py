@@ -104,7 +104,7 @@ def test_in_a_trace_sizes_are_symbolic() -> None:
 
 
 def test_what_a_trace_refuses() -> None:
-    for make, text in ((lambda x: x * ag.rand(3), "rand"), (lambda x: ag.tensor([x[0], 1.0]), "ag.stack"), (lambda x: ag.arange(x[0]), "traced value"),
+    for make, text in ((lambda x: x * ag.randperm(3), "randperm"), (lambda x: ag.tensor([x[0], 1.0]), "ag.stack"), (lambda x: ag.arange(x[0]), "traced value"),
         (lambda x: ag.map(lambda y: y * ag.zeros(3, requires_grad=True), x), "requires_grad")):
         with pytest.raises(ag.AotgradError, match=rf"test_factories.py:\d+.*{text}"):
             ag.compile(make).trace(np.ones(3))

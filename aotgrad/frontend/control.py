@@ -17,6 +17,7 @@ from . import dispatch
 from .front import FrontBuilder
 from .leaves import apart, check_callable, dtype_of
 from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .randoms import ABSTRACT, LOOP
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
 from .trace import Trace, Traced, TracedTensor, current, plain_size, unrecorded, user_loc
 
@@ -204,7 +205,7 @@ def _abstract(name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Sub:
     """``fn`` traced on the types of ``args``, for the types of its results."""
     leaves, tree = tree_flatten(args)
     types = [TensorType(tuple(x.shape) if isinstance(x, Tensor) else np.shape(x), dtype_of(x)) for x in leaves]
-    return Sub(name, fn, tree, types, traced_class(leaves), [_is_weak(x) for x in leaves])
+    return Sub(name, fn, tree, types, traced_class(leaves), [_is_weak(x) for x in leaves], draws=ABSTRACT)
 
 
 def _is_weak(x: Any) -> bool:
@@ -300,7 +301,7 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
         return _step_out(f(c, x))
 
     for _ in range(2):
-        sub = Sub(getattr(f, "__name__", "scan"), fn, body_tree, [*(v.type for v in values), *rows], cls, [*weak, *([False] * len(rows))])
+        sub = Sub(getattr(f, "__name__", "scan"), fn, body_tree, [*(v.type for v in values), *rows], cls, [*weak, *([False] * len(rows))], draws=LOOP)
         wanted = [v.type for v in sub.block.outputs[:len(values)]]
         if sub.out_tree.children[0] != carry_tree:
             raise AotgradTypeError(f"{user_loc()}: {what}: the carry comes back with another structure than it started with")

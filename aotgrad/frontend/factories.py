@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from aotgrad.ir import dims
 from aotgrad.ir.dims import Dim
-from aotgrad_runtime import dtypes, forks
+from aotgrad_runtime import dtypes
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as runtime
 from aotgrad_runtime.arrays import defaults, encode_bfloat16
@@ -27,24 +26,23 @@ from .numpy_protocol import filled_like
 from .trace import Trace, Traced, TracedNumber, TracedTensor, current, plain_size, user_loc
 
 __all__ = [
-    "Generator", "arange", "as_tensor", "default_generator", "empty", "empty_like", "eye", "from_dlpack", "from_numpy", "full", "full_like", "linspace", "manual_seed",
-    "ones", "ones_like",
-    "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "tensor", "watch", "zeros", "zeros_like",
+    "arange", "as_tensor", "empty", "empty_like", "eye", "finish", "fixed", "from_dlpack", "from_numpy", "full", "full_like", "kind_of", "linspace", "ones", "ones_like",
+    "placed_like", "positions", "shape_of", "tensor", "traced", "watch", "whole", "zeros", "zeros_like",
 ]
 
 
 # ---- helpers ----------------------------------------------------------------------------------------------------------------------------
 
-def _shape(size: Sequence[Any], name: str) -> tuple[Any, ...]:
+def shape_of(size: Sequence[Any], name: str) -> tuple[Any, ...]:
     given = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
-    out = tuple(d if isinstance(d, Dim) else _whole(d, name) for d in given)
+    out = tuple(d if isinstance(d, Dim) else whole(d, name) for d in given)
     for d in out:
         if isinstance(d, int) and d < 0:
             raise AotgradArgumentError(f"{name}: size {d} in {list(out)} is negative")
     return out
 
 
-def _whole(d: Any, name: str) -> int:
+def whole(d: Any, name: str) -> int:
     if isinstance(d, (float, str)) or not hasattr(d, "__index__"):
         raise AotgradTypeError(f"{name}: sizes are integers, not {type(d).__name__} ({d!r})")
     return int(d.__index__())
@@ -58,7 +56,7 @@ def _number(v: Any, name: str, what: str) -> Any:
     return v
 
 
-def _finish(data: Any, requires_grad: bool, memory_format: Any = None) -> Any:
+def finish(data: Any, requires_grad: bool, memory_format: Any = None) -> Any:
     if 0 in data.shape and not any(data.strides):  # NumPy gives what is empty no strides
         data = mf.empty(data.shape, data.dtype, mf.format_strides(data.shape))
     out = runtime.wrap(data)
@@ -67,14 +65,14 @@ def _finish(data: Any, requires_grad: bool, memory_format: Any = None) -> Any:
     return out.requires_grad_(True) if requires_grad else out
 
 
-def _traced(trace: Trace, value: Any, requires_grad: bool) -> Any:
+def traced(trace: Trace, value: Any, requires_grad: bool) -> Any:
     out = TracedTensor._of(trace, value)
     if requires_grad and (trace.ledger is None or trace.parent is not None):
         raise AotgradNotImplementedError(f"{user_loc()}: requires_grad=True is not available here (in built libraries, loops, branches and transforms); use ag.grad")
     return out.requires_grad_(True) if requires_grad else out
 
 
-def _fixed(shape: Sequence[Any], name: str) -> Any:
+def fixed(shape: Sequence[Any], name: str) -> Any:
     for d in shape:
         if isinstance(d, Dim):
             raise AotgradTypeError(f"{user_loc()}: {name}: the size {d} is symbolic, and no trace is active; it has left the function it belongs to")
@@ -86,7 +84,7 @@ def _fixed(shape: Sequence[Any], name: str) -> Any:
 def _emit(name: str, dtype: DType, requires_grad: bool, build: Any) -> Any:
     trace = current()
     assert trace is not None
-    return _traced(trace, build(FrontBuilder(trace, True, user_loc())), requires_grad)
+    return traced(trace, build(FrontBuilder(trace, True, user_loc())), requires_grad)
 
 
 # ---- one value --------------------------------------------------------------------------------------------------------------------------
@@ -98,7 +96,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
     >>> ag.full((2,), 7)
     tensor([7, 7])
     """
-    shape = _shape((size,) if isinstance(size, (tuple, list)) else ((size,),), "full")
+    shape = shape_of((size,) if isinstance(size, (tuple, list)) else ((size,),), "full")
     if isinstance(fill_value, Tensor):
         kind = fill_value._dtype if dtype is None else as_dtype(dtype)
         return run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill_value, "dtype": kind}), "sizes": (shape,)})
@@ -113,30 +111,30 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
 def _full(name: str, shape: tuple[Any, ...], value: Any, dtype: DType, requires_grad: bool, memory_format: Any) -> Any:
     if current() is not None:
         return _emit(name, dtype, requires_grad, lambda b: b.full(shape=shape, value=dtype.np.type(value).item(), dtype=dtype))
-    return _finish(_filled(_fixed(shape, name), value, dtype), requires_grad, memory_format)
+    return finish(_filled(fixed(shape, name), value, dtype), requires_grad, memory_format)
 
 
 def _filled(shape: Sequence[Any], value: Any, dtype: DType) -> Any:
     return np.full(shape, encode_bfloat16(np.asarray(value, np.float32)) if dtype is dtypes.bfloat16 else value, dtype.np)
 
 
-def _kind(dtype: Any) -> DType:
+def kind_of(dtype: Any) -> DType:
     return defaults.dtype if dtype is None else as_dtype(dtype)
 
 
 def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A tensor of zeros: ``zeros(2, 3)`` or ``zeros((2, 3))``, of the default dtype unless given."""
-    return _full("zeros", _shape(size, "zeros"), 0, _kind(dtype), requires_grad, memory_format)
+    return _full("zeros", shape_of(size, "zeros"), 0, kind_of(dtype), requires_grad, memory_format)
 
 
 def ones(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A tensor of ones."""
-    return _full("ones", _shape(size, "ones"), 1, _kind(dtype), requires_grad, memory_format)
+    return _full("ones", shape_of(size, "ones"), 1, kind_of(dtype), requires_grad, memory_format)
 
 
 def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A tensor whose values do not matter (they are zeros)."""
-    return _full("empty", _shape(size, "empty"), 0, _kind(dtype), requires_grad, memory_format)
+    return _full("empty", shape_of(size, "empty"), 0, kind_of(dtype), requires_grad, memory_format)
 
 
 def _like(name: str, x: Any, value: Any, dtype: Any, requires_grad: bool, memory_format: Any) -> Any:
@@ -146,7 +144,7 @@ def _like(name: str, x: Any, value: Any, dtype: Any, requires_grad: bool, memory
         x = runtime.as_tensor(x)
     out = filled_like(x, value, dtype)
     if isinstance(x, Traced):
-        return _traced(x._trace, out._value, True) if requires_grad else out
+        return traced(x._trace, out._value, True) if requires_grad else out
     out._data = mf.copy_to_strides(out._data, _like_strides(x, memory_format))
     return out.requires_grad_(True) if requires_grad else out
 
@@ -199,9 +197,9 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, req
     kind = (dtypes.int64 if whole else defaults.dtype) if dtype is None else as_dtype(dtype)
     count = _count(start, end, step, whole)
     if current() is None:
-        _fixed([d for d in (count, start, step) if isinstance(d, Dim)], "arange")
+        fixed([d for d in (count, start, step) if isinstance(d, Dim)], "arange")
         data = start + np.arange(count, dtype=np.int64 if whole else np.float64) * step
-        return _finish(np.asarray(data, kind.np), requires_grad)
+        return finish(np.asarray(data, kind.np), requires_grad)
     return _emit("arange", kind, requires_grad, lambda b: _progression(b, count, start, step, dtypes.int64 if whole else dtypes.float64, kind))
 
 
@@ -238,21 +236,21 @@ def _progression(b: Any, count: Any, start: Any, step: Any, work: DType, kind: D
 def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, requires_grad: bool = False) -> Any:
     """``steps`` numbers evenly from ``start`` to ``end``, both included. ``start`` and ``end`` may be 0-d tensors (differentiable)."""
     if not isinstance(steps, Dim):
-        steps = _whole(steps, "linspace")
+        steps = whole(steps, "linspace")
         if steps < 0:
             raise AotgradArgumentError("linspace: number of steps must be non-negative")
-    kind = _kind(dtype)
+    kind = kind_of(dtype)
     if isinstance(start, Tensor) or isinstance(end, Tensor):
         at = linspace(0.0, 1.0, steps, dtype=kind)
         return (1.0 - at) * start + at * end
     start, end = _number(start, "linspace", "start"), _number(end, "linspace", "end")
     if current() is not None:
         return _emit("linspace", kind, requires_grad, lambda b: _even(b, float(start), float(end), steps, kind))
-    _fixed((steps,), "linspace")
+    fixed((steps,), "linspace")
     i = np.arange(steps)
     step = (end - start) / max(steps - 1, 1)
     data = np.where(i < steps / 2, start + step * i, end - step * (steps - 1 - i))
-    return _finish(np.asarray(data, kind.np), requires_grad)
+    return finish(np.asarray(data, kind.np), requires_grad)
 
 
 def _even(b: Any, start: float, end: float, steps: Any, kind: DType) -> Any:
@@ -266,132 +264,16 @@ def _even(b: Any, start: float, end: float, steps: Any, kind: DType) -> Any:
 
 def eye(n: Any, m: Any = None, *, dtype: Any = None, requires_grad: bool = False) -> Any:
     """Ones on the diagonal of an ``n`` by ``m`` matrix (``m`` = ``n`` unless given), zeros elsewhere."""
-    shape, kind = _shape((n, n if m is None else m), "eye"), _kind(dtype)
+    shape, kind = shape_of((n, n if m is None else m), "eye"), kind_of(dtype)
     if current() is not None:
         return _emit("eye", kind, requires_grad,
             lambda b: b.to_dtype(b.eq(b.iota(shape=shape, dim=0, dtype=dtypes.int64), b.iota(shape=shape, dim=1, dtype=dtypes.int64)), kind))
-    _fixed(shape, "eye")
-    return _finish(np.eye(*shape, dtype=kind.np), requires_grad)
+    fixed(shape, "eye")
+    return finish(np.eye(*shape, dtype=kind.np), requires_grad)
 
 
-# ---- random numbers ---------------------------------------------------------------------------------------------------------------------
-
-class Generator:
-    """A source of random numbers (Philox): equal seeds give equal numbers on every machine.
-
-    >>> import aotgrad as ag
-    >>> a, b = (ag.rand(2, generator=ag.Generator().manual_seed(3)) for _ in range(2))
-    >>> bool((a == b).all())
-    True
-    """
-
-    def __init__(self, seed: int | None = None) -> None:
-        self._lock = forks.safe(threading.Lock())
-        self._seed: Any = None
-        self._source: Any = None
-        if seed is not None:
-            self._start(seed)
-
-    def _start(self, seed: Any) -> None:
-        self._seed = np.random.SeedSequence().entropy if seed is None else seed
-        self._source = np.random.Generator(np.random.Philox(np.random.SeedSequence(abs(self._seed))))
-
-    def manual_seed(self, seed: int) -> Generator:
-        """Starts again from ``seed``."""
-        with self._lock:
-            self._start(_whole(seed, "manual_seed"))
-        return self
-
-    def initial_seed(self) -> Any:
-        """The seed it started from."""
-        with self._lock:
-            if self._source is None:
-                self._start(None)
-            return self._seed
-
-    def draw(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Numbers from NumPy's method ``name``, one caller at a time."""
-        with self._lock:
-            if self._source is None:  # seeded at first use: NumPy's random module is a tenth of the import
-                self._start(None)
-            return getattr(self._source, name)(*args, **kwargs)
-
-
-default_generator = Generator()
-
-
-def manual_seed(seed: int) -> Generator:
-    """Seeds the generator that random functions use unless given another."""
-    return default_generator.manual_seed(seed)
-
-
-def _source(generator: Generator | None, name: str) -> Generator:
-    if generator is not None and not isinstance(generator, Generator):
-        raise AotgradTypeError(f"{name}: generator is {type(generator).__name__}; give an ag.Generator, or none")
-    return generator or default_generator
-
-
-def _random(name: str, shape: tuple[Any, ...], generator: Generator | None, method: str, kind: DType, requires_grad: bool, *args: Any) -> Any:
-    if current() is not None:
-        raise AotgradNotImplementedError(f"{user_loc()}: {name}: a traced function cannot draw random numbers yet; draw them outside and pass them as an argument")
-    _fixed(shape, name)
-    single = {"dtype": np.float32} if method == "random" else {}  # drawn in half the time
-    data = _source(generator, name).draw(method, *args, size=shape, **single)
-    return _finish(np.asarray(data, kind.np), requires_grad)
-
-
-def _float_kind(dtype: Any, name: str) -> DType:
-    kind = _kind(dtype)
-    if not kind.is_floating_point:
-        raise AotgradTypeError(f"{name}: dtype {kind.name} is not a floating-point dtype")
-    return kind
-
-
-def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
-    """Uniform in [0, 1)."""
-    kind = _float_kind(dtype, "rand")
-    if kind is dtypes.float32:
-        return _random("rand", _shape(size, "rand"), generator, "random", kind, requires_grad)
-    return _random("rand", _shape(size, "rand"), generator, "uniform", kind, requires_grad, 0.0, 1.0)
-
-
-def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
-    """Normal with mean 0 and variance 1."""
-    return _random("randn", _shape(size, "randn"), generator, "normal", _float_kind(dtype, "randn"), requires_grad, 0.0, 1.0)
-
-
-def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = dtypes.int64, requires_grad: bool = False) -> Any:
-    """Integers from ``low`` (0 if left out) up to ``high``, not reached: ``randint(high, size)`` or ``randint(low, high, size)``."""
-    if size is None:
-        low, high, size = 0, low, high
-    if not isinstance(size, (tuple, list)):
-        raise AotgradTypeError("randint: size must be a tuple: randint(low, high, (2, 3))")
-    low, high = _whole(low, "randint"), _whole(high, "randint")
-    if high <= low:
-        raise AotgradArgumentError(f"randint: low={low} must be less than high={high}")
-    return _random("randint", _shape((tuple(size),), "randint"), generator, "integers", as_dtype(dtype), requires_grad, low, high)
-
-
-def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dtypes.int64) -> Any:
-    """0 to ``n - 1`` in random order."""
-    if current() is not None:
-        raise AotgradNotImplementedError(f"{user_loc()}: randperm: a traced function cannot draw random numbers yet; draw them outside and pass them as an argument")
-    return _finish(np.asarray(_source(generator, "randperm").draw("permutation", _whole(n, "randperm")), as_dtype(dtype).np), False)
-
-
-def rand_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
-    """``rand`` with the shape, dtype and memory format of ``input``."""
-    out = rand(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
-    return _placed_like(out, input, memory_format)
-
-
-def randn_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
-    """``randn`` with the shape, dtype and memory format of ``input``."""
-    out = randn(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
-    return _placed_like(out, input, memory_format)
-
-
-def _placed_like(out: Any, x: Any, memory_format: Any) -> Any:
+def placed_like(out: Any, x: Any, memory_format: Any) -> Any:
+    """``out`` in the memory format of ``x``, or in the one that is given."""
     if not isinstance(out, Traced) and isinstance(x, Tensor) and not isinstance(x, Traced):
         out._data = mf.copy_to_strides(out._data, _like_strides(x, memory_format))
     return out
@@ -437,7 +319,7 @@ from_numpy, from_dlpack = runtime.from_numpy, runtime.from_dlpack
 
 # ---- profiling --------------------------------------------------------------------------------------------------------------------------
 
-_MAKERS = {"_full": _full, "_like": _like, "_random": _random}  # what the public functions above call, by name
+_MAKERS = {"_full": _full, "_like": _like}  # what the public functions above call, by name
 
 
 def watch(around: Callable[..., Any] | None) -> None:

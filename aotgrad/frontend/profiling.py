@@ -27,7 +27,7 @@ from aotgrad_runtime import call, profiler, recording
 from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.profiler import Recorder, Region, RegionHook, clock
 
-from . import compiler, dispatch, factories, kernels
+from . import compiler, dispatch, factories, kernels, randoms
 from .structured import MISS
 from .trace import current
 
@@ -50,6 +50,7 @@ def _switch(on: bool) -> None:
     watch.on = on
     dispatch.watch(_timed if on else None, _timed_short if on else None)
     factories.watch(_timed_maker if on else None)
+    randoms.watch(_timed_maker if on else None)
 
 
 def _timed(inner: Callable[..., Any], public: Any, arguments: dict[str, Any], operands: list[Any], flavour: Any) -> Any:

@@ -197,6 +197,8 @@ def _plan(func: Func) -> list[Any]:
             if k is not None:
                 steps[n] = (_into(op, k), where, results, dead)
             fresh.update(results)
+        else:
+            fresh.difference_update(where)  # its result may show their memory
     return [len(slots), steps, outs]
 
 

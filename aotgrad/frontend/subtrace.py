@@ -70,9 +70,10 @@ class Sub:
     """
 
     def __init__(self, name: str, fn: Callable[..., Any], treedef: TreeDef, types: Sequence[TensorType], cls: type[Any], weak: Sequence[bool] | None = None,
-                 parent: Trace | None = None, hidden: bool = False) -> None:
+                 parent: Trace | None = None, hidden: bool = False, draws: Any = None) -> None:
         self.parent = parent or current()
         self.trace = Trace(name, self.parent, examples=None if self.parent else {}, hidden=hidden or self.parent is not None)
+        self.trace.draws = draws
         leaves = [self.trace.argument(t, cls) for t in types]
         for leaf, w in zip(leaves, weak or ()):
             if w:

@@ -120,6 +120,7 @@ class Trace:
         self.noted: list[Any] = []  # tensors whose numbers the program used
         self.hidden = hidden
         self.requires: set[Value] = set()  # arguments that gradients are wanted of, as ``requires_grad`` tells
+        self.draws: Any = None  # what drawing random numbers means here, see ``randoms``
         self.torch = False  # whether tensors are among the results
         self.ledger: Any = None if parent is None else parent.ledger  # what the program changes outside, see ``ledger``; None: it may not
         self.can_fix: bool = parent.can_fix if parent is not None else examples is not None

@@ -13,6 +13,7 @@ from aotgrad.ir import Block, Builder, Func, TensorType, Value
 from aotgrad.ir.transforms.batch import batch_in_chunks, batch_into, placed, spread
 from aotgrad.ir.transforms.rewrite import decompose_block
 from aotgrad_runtime.arrays import DTYPES
+from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
@@ -20,6 +21,7 @@ from . import eager
 from .leaves import F, apart, borrowed, check_callable, like_name, name_of
 from .program import Program
 from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .randoms import SHARED
 from .rules import flavour
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
 from .trace import Traced, current, plain_size, unrecorded, user_loc
@@ -59,7 +61,7 @@ def vmap(func: F, in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error"
         raise AotgradValueError(f"vmap: chunk_size={chunk_size!r} must be None or a whole number above 0")
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        return _Call(func, args, kwargs, given[0], given[1], None if chunk_size is None else int(chunk_size)).run()
+        return _Call(func, args, kwargs, given[0], given[1], None if chunk_size is None else int(chunk_size), randomness).run()
 
     return like_name(mapped, func, "vmap")
 
@@ -126,7 +128,8 @@ class _Leaf:
 class _Call:
     """One call of a mapped function."""
 
-    def __init__(self, f: F, args: tuple[Any, ...], kwargs: dict[str, Any], in_dims: Any, out_dims: Any, chunk: int | None) -> None:
+    def __init__(self, f: F, args: tuple[Any, ...], kwargs: dict[str, Any], in_dims: Any, out_dims: Any, chunk: int | None, randomness: str) -> None:
+        self.randomness = randomness
         self.f, self.name, self.out_dims, self.chunk = f, name_of(f), out_dims, chunk
         leaves, tree = tree_flatten(args)
         others, self.kwtree = tree_flatten(kwargs)
@@ -154,6 +157,11 @@ class _Call:
         """The function on one example."""
         def fn(*flat: Any) -> Any:
             full = list(self.leaves)
+            trace: Any = current()
+            if self.randomness == "different":
+                *flat, trace.draws = flat  # type: ignore[assignment]
+            elif self.randomness == "error":
+                trace.draws = SHARED
             for a, x in zip(self.arrays, flat):
                 full[a.index] = x
             before = [x._value for x in flat]
@@ -165,6 +173,7 @@ class _Call:
             return out
 
         cls = traced_class(self.leaves)
+        types = [*types, TensorType((), int64)] if self.randomness == "different" else types
         return Sub(self.name, fn, tree_flatten(tuple(range(len(types))))[1], types, cls, hidden=hidden)
 
     def _eager(self) -> Any:
@@ -174,6 +183,9 @@ class _Call:
         dtypes = [x._dtype if isinstance(x, Tensor) else DTYPES[x.dtype] for x in given]
         sub = self._sub([TensorType(_without(s, a.dim), d) for a, s, d in zip(self.arrays, shapes, dtypes)], hidden=True)
         captured = [self._concrete(obj) for obj, _ in sub.trace.captured.values()]
+        if self.randomness == "different":
+            given.append(np.arange(size))
+            shapes, dtypes = [*shapes, (size,)], [*dtypes, int64]
         block = Block([*(TensorType(s, d) for s, d in zip(shapes, dtypes)), *(a.type for a in sub.block.args[len(given):])])
         block.outputs = self._batched(Builder(block), sub, block.args, size)
         program = Program(Func("vmap", block), "VmapBackward0")
@@ -209,13 +221,16 @@ class _Call:
             b.equate(mapped[0][1], n, f"vmap: {mapped[0][0].name} and {a.name}: the mapped dims")
         values = [b.refresh(v) for v in values]
         sub = self._sub([TensorType(_without(v.type.shape, a.dim), v.type.dtype) for a, v in zip(self.arrays, values)], hidden=True)
+        if self.randomness == "different":
+            values.append(b.iota(shape=(plain_size(mapped[0][1]),), dim=0, dtype=int64))
         ins = [b.refresh(v) for v in (*values, *sub.lifted_values())]
         outs = self._batched(b, sub, ins, trace.canonical(plain_size(mapped[0][1])))
         return tree_unflatten(sub.out_tree, [sub.cls._of(trace, unrecorded(b, v)) for v in outs])
 
     def _batched(self, b: Builder, sub: Sub, ins: Sequence[Value], size: Any) -> list[Value]:
         """The results, with their dims where they are wanted."""
-        on = [*self.on, *(False for _ in ins[len(self.on):])]
+        own = [*self.on, True] if self.randomness == "different" else self.on
+        on = [*own, *(False for _ in ins[len(own):])]
         given = [_front(b, x, a.dim) for a, x in zip(self.arrays, ins)] + list(ins[len(self.arrays):])
         block = decompose_block(sub.block)
         outs, flags = batch_into(b, block, given, on, size) if self.chunk is None else self._chunked(b, block, given, on, size)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.frontend import factories
 from aotgrad.frontend import inplace as writing
 from aotgrad.frontend.methods import stop_gradient
 from aotgrad.frontend.naming import naming
+from aotgrad.frontend.randoms import rand
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradValueError
@@ -281,7 +281,7 @@ def _dropped(name: str, input: Any, shape: tuple[Any, ...], p: float, training: 
         return input
     if p == 1:
         return out_or_inplace(input, f.mul(input, 0.0), inplace, f"{name}_")
-    kept = f.ge(factories.rand(shape), p)
+    kept = f.ge(rand(shape), p)
     return out_or_inplace(input, f.mul(input, f.div(f.astype(kept, dtype_of(input)), 1 - p)), inplace, f"{name}_")
 
 

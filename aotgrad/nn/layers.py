@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from aotgrad.frontend.factories import empty, rand
+from aotgrad.frontend.factories import empty
 from aotgrad.frontend.methods import FUNCTIONS as _f
-from aotgrad.frontend.trace import Traced
+from aotgrad.frontend.randoms import rand
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradValueError
 
@@ -78,15 +78,7 @@ class Dropout(Module):
 
     def forward(self, input: Any) -> Any:
         """The tensor, thinned out in training."""
-        if not self.training or self.p == 0.0:
-            return input
-        keep = 1.0 - self.p
-        kept = rand(*input.shape) < keep
-        out = input * kept.to(input.dtype) * (1.0 / keep if keep else 0.0)
-        if self.inplace and not isinstance(input, Traced):
-            input.copy_(out)
-            return input
-        return out
+        return functional.dropout(input, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
