@@ -75,6 +75,15 @@ def test_the_line_and_what_to_do(name):
         assert "TracedArray" not in text and "ArrayTensor" not in text
 
 
+def test_a_traced_number_is_no_key():
+    """``x in {...}`` and ``table.get(x)`` would be False and None, whatever the number is."""
+    for f in (lambda x: x * (x in {1.5, 2.5}), lambda x: x * {2.5: 2.0}.get(x, 1.0)):
+        with pytest.raises(ag.AotgradTypeError, match=r"test_explained.py:\d+: a traced value is used as a key or in a set.*static="):
+            ag.compile(f)(2.5)
+        assert ag.compile(f, static="x")(2.5) == f(2.5)
+    assert ag.compile(lambda n: n * (n in {1, 2}))(2) == 2  # integers are looked at
+
+
 def test_an_attribute_is_still_an_attribute_error():
     with pytest.raises(AttributeError, match=r"no attribute 'hex'"):
         ag.compile(lambda x: x.hex())(2.5)

@@ -472,6 +472,9 @@ class Traced:
         leaf = self.__dict__.get("_leaf_index")
         if leaf is not None and self._trace.can_fix:  # an integer as a key
             raise NeedStatic(leaf)
+        if isinstance(self, ArrayTensor):  # NumPy's arrays have no hash either, and its numbers have that of their value
+            raise AotgradTypeError(f"{user_loc()}: a traced value is used as a key or in a set, and its number is known only when the code runs. "
+                                   "Use a list, or name in static= an argument whose number decides")
         return id(self)
 
     def __repr__(self) -> str:
