@@ -55,8 +55,7 @@ def test_only_the_doors_of_a_residual_chain_change_layouts() -> None:
     f = ag.compile(chain)
     got = f(*args)
     found = relayouts(f, *args)
-    assert len(found) == 2, found  # x is read as it lies by both convolutions, and the result is turned
-    assert "'read as it lies'" in found[0] and "[2, 5, 12, 12]" in found[0].replace("'", "") and "'turned in a loop'" in found[1] and "'6', '6'" in found[1]
+    assert len(found) == 1 and "'turned in a loop'" in found[0] and "'6', '6'" in found[0], found  # the result; both convolutions read x as it lies
     assert got.flags.c_contiguous
     np.testing.assert_allclose(got, interp.run(f.trace(*args), *args)[0], rtol=2e-4, atol=2e-4)
     assert f.lower(*args).tensor_ir.count("ag.relayout") > 2  # of broadcasts, which are no arrays
@@ -66,7 +65,7 @@ def test_gradients_change_layouts_only_where_weights_and_images_come_in_and_go_o
     args = arguments()
     f = ag.compile(ag.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))
     value, grads = f(*args)
-    found = [line for line in relayouts(f, *args) if "'read as it lies'" not in line]
+    found = relayouts(f, *args)
     assert len(found) == 1 and "'2', '5', '12', '12'" in found[0], found  # x's gradient: weights get theirs in their own order, and nothing is moved in between
     assert "moved" not in f.explain(*args)
     want = interp.run(f.trace(*args), *args)

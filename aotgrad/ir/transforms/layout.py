@@ -187,7 +187,7 @@ def place_block(block: Block) -> Block:
 
 @record(frozen=True)
 class Move:
-    """A ``relayout`` that is left: the op, the bytes it is about, and how it is done: "read as it lies", "moved first" or "turned in a loop"."""
+    """A ``relayout`` that is left and moves elements: the op, the bytes it is about, and how it is done: "moved first" or "turned in a loop"."""
 
     op: Op
     bytes: DimLike
@@ -195,20 +195,22 @@ class Move:
 
 
 def moves(func: Func) -> list[Move]:
-    """The changes of layout in the function's own block, other than of what is computed where it is read (broadcasts) and of arrays whose elements keep their order."""
+    """The changes of layout in the function's own block. What is computed where it is read (broadcasts), what convolutions read as it lies, and arrays whose elements
+    keep their order cost nothing."""
     found: dict[Value, set[str]] = {op.result: set() for op in func.body.ops if op.name == "relayout" and not _idle(op)}
     for op in func.body.ops:
         for i, o in enumerate(op.operands):
             if o in found:
                 price = opdef.get(op.name).row_major
-                found[o].add(_HOW[2] if price is None else _HOW[1] if price(op)[i] > 1 and o.type.layout is not None else _HOW[0])
+                if price is None or price(op)[i] > 1 and o.type.layout is not None:
+                    found[o].add(_TURNED if price is None else _MOVED)
     for o in func.outputs:
         if o in found:
-            found[o].add(_HOW[2])
-    return [Move(v.op, v.type.size * v.type.dtype.itemsize, max(how, key=_HOW.index)) for v, how in found.items() if v.op is not None and how]
+            found[o].add(_TURNED)
+    return [Move(v.op, v.type.size * v.type.dtype.itemsize, _TURNED if _TURNED in how else _MOVED) for v, how in found.items() if v.op is not None and how]
 
 
-_HOW = ("read as it lies", "moved first", "turned in a loop")
+_MOVED, _TURNED = "moved first", "turned in a loop"
 
 
 def _idle(op: Op) -> bool:
