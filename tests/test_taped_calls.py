@@ -198,3 +198,60 @@ def test_memory_is_flat_without_the_collector() -> None:
         assert len(gc.get_objects()) - before < 50
     finally:
         gc.enable()
+
+
+def test_modules_in_variables_are_read_without_the_general_way() -> None:
+    net = ag.nn.Sequential(ag.nn.Linear(3, 4), ag.nn.Tanh(), ag.nn.Linear(4, 1)).double()
+    f = ag.compile(lambda x: (net(x) ** 2).sum())
+    x = _x(5, 3, grad=False)
+
+    def check() -> None:
+        got, want = f(x), (net(x) ** 2).sum()
+        _same(got, want)
+        inputs = [p for p in net.parameters() if p.requires_grad]
+        for create in (False, True):
+            ga, gb = (ag.autograd.grad(v, inputs, create_graph=create, retain_graph=True) for v in (got, want))
+            for a, b in zip(ga, gb):
+                _same(a, b)
+        for a, b in zip(*(ag.autograd.grad(sum((v * v).sum() for v in g[1:]) + (g[0] ** 2).sum(), inputs) for g in (ga, gb))):
+            _same(a, b)
+
+    f(x), f(x)
+    assert isinstance(f(x).grad_fn, taped.TapedNode) and "_slow" not in _entered(lambda: f(x))
+    check()
+    with ag.no_grad():
+        net[0].weight.mul_(1.5)
+        f(x), f(x)
+        assert "_slow" not in _entered(lambda: f(x)) and not f(x).requires_grad
+    check()
+    out, was = f(x), net[2].weight.detach().clone()
+    (want,) = ag.autograd.grad((net(x) ** 2).sum(), [net[2].weight])
+    with ag.no_grad():
+        net[0].weight.zero_()
+        net[2].weight.add_(1.0)
+    _same(ag.autograd.grad(out, [net[2].weight])[0], want)  # what was saved is as it was
+    net[2].weight.data.copy_(was)
+    net[0].weight.requires_grad_(False)
+    check()
+    net[0].weight.requires_grad_(True)
+    net[2] = ag.nn.Linear(4, 2).double()
+    check()
+    net[0].weight = ag.nn.Parameter(_x(4, 3).detach())
+    check()
+    assert f(x[:2]).shape == () and f(_x(7, 3)).requires_grad
+    seen: list[int] = []
+    with ag.autograd.graph.saved_tensors_hooks(lambda t: seen.append(1) or t, lambda t: t):
+        f(x).backward()
+    assert seen
+
+
+def test_dropout_in_a_module_is_recorded_with_the_mask_of_its_call() -> None:
+    net = ag.nn.Sequential(ag.nn.Linear(6, 40), ag.nn.Dropout(0.5)).double()
+    f, x = ag.compile(lambda x: net(x)), _x(2, 6, grad=False)
+    for _ in range(4):
+        first, second = f(x), f(x)
+        assert isinstance(first.grad_fn, taped.TapedNode) or _ == 0
+        for out in (second, first):
+            (g,) = ag.autograd.grad(out.sum(), [net[0].bias], retain_graph=True)
+            _same(g, (out.detach() != 0).double().sum(0) * 2.0)
+    assert not ag.equal(first, second)

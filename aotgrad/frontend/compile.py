@@ -483,15 +483,14 @@ class State:
         or when it came this way although there is one, by an entry."""
         if variant.asks or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
             variant.entered = True
-            if not self.options.verify and not split.needs_host(variant.func) and len(self.entries) < _ENTRIES and variant.func not in self.entries:
-                short = ready.make(self, variant, leaves, tree, _TRACED)
-                if short is not None:
-                    self._enter(variant.func, structured.Entry(None, short.run), variant)
+            self._add_ready(variant, leaves, tree)
             return
         if variant.tensors or any(isinstance(x, Tensor) for x in leaves):
             variant.entered = True
             made = taped.enter(self, variant, leaves, tree, _TRACED) if len(self.entries) < _ENTRIES else None
-            if made is not None:
+            if made is None and variant.hidden:
+                self._add_ready(variant, leaves, tree)
+            elif made is not None:
                 self._enter(variant.func if variant.watch.contents else (variant.func, modes.state.grad), made, variant)
             return
         flat_in = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
@@ -511,6 +510,13 @@ class State:
         if len(self.callable.instances()) < _VARIANTS:
             self.callable.add_instance(instance)
             self.fast.append((instance, program, None))
+
+    def _add_ready(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
+        """The short way for calls that read and write tensors in variables, where there is one."""
+        if not self.options.verify and not split.needs_host(variant.func) and len(self.entries) < _ENTRIES and variant.func not in self.entries:
+            short = ready.make(self, variant, leaves, tree, _TRACED)
+            if short is not None:
+                self._enter(variant.func, structured.Entry(None, short.run), variant)
 
     def _add_entry(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
         """A Python function for calls of this structure, in front of a trampoline for their leaves (see ``structured``)."""

@@ -1,4 +1,4 @@
-"""Calls of compiled functions that read and write tensors in variables (training steps): the short way.
+"""Calls of compiled functions that read and write tensors in variables (training steps, modules): the short way.
 
 After a call has gone the general way, what it looked at is turned into one Python function that asks the same of the next call: whether each name still holds the same
 object, each tensor the same array, each option the same value. If so, the kernel is called with those arrays, and results go where they went. All else goes the general
@@ -16,7 +16,7 @@ from aotgrad_runtime import modes, watchers
 from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.tensor import Tensor, wrap
 
-from . import inplace, sources
+from . import inplace, sources, taped
 from .changes import Changes, span, use_up
 from .program import depends
 from .pytree import TreeDef, tree_unflatten
@@ -136,6 +136,7 @@ class Ready:
         self.grads = [(source, x) for x, source in held if isinstance(source, GradOf)]
         if any(not isinstance(x, Tensor) and type(x) is not float for x, _ in held) or any(not x._data.flags.c_contiguous for x, _ in held if isinstance(x, Tensor)):
             raise _Unfit
+        self.all = held
         self.arrays: list[Any] = [None] * n + [x._data if isinstance(x, Tensor) else None for x, _ in held]
         self.changes = changes
         self.held = list({(id(h), k): (h, k, v) for h, k, v in changes.held}.values())
@@ -152,6 +153,9 @@ class Ready:
         self.owners = [(tensor(c.place.owner) if isinstance(c.place, GradOf) else None, c) for c in changes.sets]
         self.targets = [(args[i], args[i]._data, i < n, out) for i, out in zip(changes.written, changes.outs)]
         self.spans = [span(a) for _, a, mine, _ in self.targets if not mine]
+        self.form = _form(program, args)
+        if self.form is not None and (changes.freed or changes.sets):
+            raise _Unfit
         if any(mine for *_, mine, _ in self.targets):
             raise _Unfit  # arguments that are written: their memory is compared with all others, the general way
 
@@ -215,10 +219,14 @@ class Ready:
                 return MISS
             arrays[place] = np.asarray(value)
         found = self.flat(*arrays)
-        return self._put(found if type(found) is tuple else (found,))
+        made = None
+        if self.form is not None:  # before anything is written: what is saved is as it was
+            given = [*(args[i] for i, _, _ in self.arguments), *(x if isinstance(x, Tensor) else a for (x, _), a in zip(self.all, arrays[len(self.arguments):]))]
+            made = self.form(found, *given)
+        return self._put(found if type(found) is tuple else (found,), made)
 
-    def _put(self, found: tuple[Any, ...]) -> Any:
-        """Everything in its place."""
+    def _put(self, found: tuple[Any, ...], made: Any) -> Any:
+        """Everything in its place. ``made``: the results as tensors, where the call is recorded."""
         memory = [inplace.memory(x) for x, _, _, _ in self.targets]
         for data, (_, _, _, out) in zip(memory, self.targets):
             np.copyto(data, found[out])
@@ -231,7 +239,10 @@ class Ready:
             else:
                 change.place.holder[change.place.key] = value
         count = self.changes.results
-        results = [wrap(x) for x in found[:count]]
+        if made is None:
+            results = [wrap(x) for x in found[:count]]
+        else:
+            results = [*made[:count]] if type(made) is tuple else [made]
         if self.grad:
             for i in self.changes.freed:
                 use_up(results[i])
@@ -251,12 +262,19 @@ def _serves(variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> bool:
         return False
     if changes.flags or changes.leaves or any(c.out == -2 or c.plain for c in changes.sets):
         return False
-    if any(not isinstance(c.place, (GradOf, Item, Path)) or isinstance(getattr(c.place, "owner", None), sources.Argument) for c in changes.sets):
-        return False
-    if not modes.state.grad:
-        return True
-    recorded = depends(variant.func, [False] * len(variant.leaves) + [isinstance(x, Tensor) and x._requires_grad for x, _ in variant.hidden])
-    return recorded is not None and not any(recorded)
+    return all(isinstance(c.place, (GradOf, Item, Path)) and not isinstance(getattr(c.place, "owner", None), sources.Argument) for c in changes.sets)
+
+
+def _form(program: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+    """How the results of a call with these arguments are recorded (see ``taped.Recorder``); None where they are not."""
+    active = [isinstance(x, Tensor) and x._requires_grad for x in args]
+    recorded = depends(program.func, active) if modes.state.grad and any(active) else ()
+    if recorded is not None and not any(recorded):
+        return None
+    if program.split is not None:
+        raise _Unfit
+    places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
+    return taped.Recorder(program, places).learn(sum(1 << k for k, i in enumerate(places) if active[i]))
 
 
 def make(state: Any, variant: Variant, leaves: Sequence[Any], tree: TreeDef, traced: object) -> Ready | None:
