@@ -12,7 +12,8 @@ from .choose import Plan
 __all__ = ["PACK_PARAMS", "Steps", "pack_function"]
 
 PACK_PARAMS = [("ptr", "weights"), ("ptr", "packed")]
-_AHEAD = 4
+_AHEAD = 4  # steps of k
+_ROW_AHEAD = 512  # bytes
 _BLOCK_PARAMS = [("ptr", "weights"), ("ptr", "dst"), ("i64", "block")]
 _VECTORS_PARAMS = [("ptr", "src"), ("ptr", "dst"), ("i64", "row"), ("i64", "count")]
 
@@ -95,9 +96,15 @@ def _vectors(name: str, plan: Plan, valid: int, taps: Sequence[int], steps: Step
                             lambda c, order=order: f.at(dst, f.mul(per_tap, order[c])) if c in order else None)  # type: ignore[misc]
 
     def ahead(src: str, dst: str) -> None:
-        """With an eye on what comes ``_AHEAD`` steps later: pieces of a few lines far apart, which no prefetcher guesses."""
+        """Fetching what comes ``_AHEAD`` steps later: pieces of a few lines far apart, which no prefetcher guesses."""
         for line in range(0, lanes * steps.lane, 64):
             f.raw(f"call void @llvm.prefetch.p0(ptr {f.at(src, _AHEAD * steps.k + line)}, i32 0, i32 3, i32 1)")
+        along_taps(src, dst)
+
+    def rows_ahead(src: str, dst: str) -> None:
+        """The same for rows of weights far apart."""
+        for i in range(valid):
+            f.raw(f"call void @llvm.prefetch.p0(ptr {f.at(src, i * steps.lane + _ROW_AHEAD)}, i32 0, i32 3, i32 1)")
         along_taps(src, dst)
 
     def over_k(src: str, dst: str, body: Callable[[str, str], None]) -> None:
@@ -110,7 +117,7 @@ def _vectors(name: str, plan: Plan, valid: int, taps: Sequence[int], steps: Step
     elif steps.lane < steps.k:
         over_k("%src", "%dst", lambda src, dst: each(src, dst, ahead))
     else:
-        each("%src", "%dst", lambda src, dst: over_k(src, dst, along_taps))
+        each("%src", "%dst", lambda src, dst: over_k(src, dst, rows_ahead))
     f.ret()
     f.end()
     return f.text()
