@@ -76,11 +76,12 @@ def test_runs_on_pieces_and_gives_the_same_bits(where: str, dtype: Any) -> None:
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
 def test_which_are_fused(last: bool) -> None:
     """Kernels of their own whose result stays where it is; several pieces of an image."""
-    kinds = []
+    kinds, staged = [], []
     for case in (*KNOWN, *MORE):
         report = Program(_fused(case, _types(case, np.float32, last, last))).meta["kernels"]
         kinds.append("epilogue" in [k["kind"] for k in report])
-    assert all(kinds), kinds  # depthwise results too, which the layout pass puts in channels_last
+        staged.append(int(np.prod(case[1])) * 4 > 640 << 10)  # weights stay while all images pass: pieces of an image would need them again
+    assert kinds == [not s for s in staged] and staged.count(True) == 1, kinds  # depthwise results too, which the layout pass puts in channels_last
 
 
 class Shared(Program):
