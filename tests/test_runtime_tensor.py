@@ -111,8 +111,16 @@ def test_print_options():
         printing.set_printoptions(profile="tiny")
 
 
-def test_printing_matches_torch():
+@pytest.fixture
+def torch_in_long_lines():
     torch = pytest.importorskip("torch")
+    torch.set_printoptions(linewidth=1000)
+    yield torch
+    torch.set_printoptions(profile="default")
+
+
+def test_printing_matches_torch(torch_in_long_lines):
+    torch = torch_in_long_lines
     rng = np.random.default_rng(0)
     for trial in range(150):
         shape = tuple(rng.integers(0, 7, rng.integers(0, 5)))
@@ -122,7 +130,6 @@ def test_printing_matches_torch():
             data = np.where(rng.random(shape) < 0.3, rng.choice([np.nan, np.inf, -np.inf, 0.0]), data)
         data = np.asarray(data)
         with printing.printoptions(linewidth=1000):
-            torch.set_printoptions(linewidth=1000)
             ours, theirs = repr(T.tensor(data)), repr(torch.tensor(data))
         assert ours == theirs.replace("torch.", "aotgrad.")
 
