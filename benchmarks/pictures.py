@@ -92,7 +92,7 @@ def _speed(rows: Mapping[str, Sequence[Row]]) -> Picture | None:
     if not bars:
         return None
     left, step, most = 330, 20, max(b[1] for b in bars)
-    p = Picture(900, 56 + step * len(bars), "Speed over the fastest peer (1: as fast), one thread")
+    p = Picture(1000, 56 + step * len(bars), "Speed over the fastest peer (1: as fast), one thread")
     scale = 400 / math.log10(max(most, 10) / 0.5)
 
     def at(v: float) -> float:
@@ -116,8 +116,8 @@ def _groups(title: str, groups: Mapping[str, Mapping[str, float]], most: float, 
     width = 14 * len(who) + 22
     p = Picture(70 + width * len(groups) + 20, 380, title)
     base, high = 270, 200
-    for k in range(6):
-        v = most * k / 5
+    for k in range(round(most / 0.2) + 1):
+        v = 0.2 * k
         p.line(50, base - high * v / most, 60 + width * len(groups), base - high * v / most)
         p.text(45, base - high * v / most + 4, f"{v:g}", size=10, anchor="end", fill=GREY)
     if mark is not None:
@@ -185,7 +185,7 @@ def _roofline(rows: Mapping[str, Sequence[Row]]) -> Picture | None:
         if wide is not None:
             start, knee = max(low_x, low_y / wide), peak / wide
             p.line(x_of(start), y_of(start * wide), x_of(knee), y_of(peak), colour, 1.5)
-            p.text(x_of(start) + 8, y_of(start * wide) - 4, f"copy, {level}: {wide:.0f} GB/s", size=10, fill=colour)
+            p.text(x_of(start) + 14, y_of(start * wide) + 12, f"copy, {level}: {wide:.0f} GB/s", size=10, fill=colour)
     p.line(x_of(peak / slow), y_of(peak), 730, y_of(peak), "#222222", 1.5)
     p.text(726, y_of(peak) - 6, f"multiply-add peak: {peak:.0f} GFLOP/s", size=10, anchor="end")
     for intensity, rate, name in points:

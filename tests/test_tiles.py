@@ -93,3 +93,14 @@ def test_large_results_are_written_past_the_cache(offset: int) -> None:
         out = np.zeros(x.size + 16, np.float32)[offset:offset + x.size].reshape(shape[::-1])
         f.prebind(x, out=out)()
         np.testing.assert_array_equal(out, x.T * 2)
+
+
+@pytest.mark.parametrize("first", (True, False))
+def test_one_known_size_makes_no_more_code_than_tiles_need(first: bool) -> None:
+    """Next to an open size, a known one of many tiles: no branch writes out all of its elements."""
+    kept = np.ones(1024, np.float32)
+    f = ag.compile(lambda x: ag.permute(x * kept if first else x * kept.reshape(-1, 1), (1, 0)).contiguous())
+    for n in (3, 40):
+        x = numbers((n, 1024) if first else (1024, n), np.float32)
+        np.testing.assert_array_equal(f(x), x.T)
+    assert f.lower(x).llvm_ir.count("shufflevector") < 1500

@@ -205,7 +205,7 @@ class Tiles:
         kb, lanes = self.kb, self._width()
         rest, over = kb.rem(high, lanes), kb.rem(end, lanes)
         whole, last = kb.sub(high, rest), kb.sub(end, over)
-        if not _is(whole, 0):
+        if not _is(whole, 0) and not (isinstance(end, int) and end >= lanes):  # else the other size is the small one
             with shared(self, loop, 0, whole, lanes) as (low, stop), kb.for_(low, stop, lanes, poll=ask) as lp, self._when(end):
                 self._tile(loop, reads, lp.iv, None, 0, few or end)
         if _is(rest, 0):
