@@ -268,3 +268,9 @@ def test_second_derivatives_of_results_without_dims(f: Any) -> None:
     assert verdict(lambda m: m.autograd.gradgradcheck(f, (t(m, A),))) == (True, 0)
     assert ag.autograd.gradgradcheck(ag.compile(f), (t(ag, A),))
     assert ag.autograd.gradgradcheck(f, (t(ag, A),), gen_non_contig_grad_outputs=True)
+
+
+def test_results_must_be_tensors() -> None:
+    x = ag.tensor(np.array([1.0, 2.0]), requires_grad=True)
+    with pytest.raises(TypeError, match="its output 1 is float"):
+        ag.autograd.gradcheck(lambda x: (x * x, 3.0), (x,))

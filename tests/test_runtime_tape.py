@@ -178,6 +178,12 @@ def test_gradients_have_the_layout_of_their_leaf(strides):
     assert a.grad.stride() == strides and (a.grad.numpy() == 2).all()
 
 
+def test_gradient_of_a_leaf_with_gaps_is_row_major():
+    a = T.wrap(np.ones((4, 3)).T[:, ::2]).requires_grad_()
+    total(mul(a, T.wrap(np.ones((2, 3)).T))).backward()
+    assert a.grad.stride() == (2, 1)
+
+
 def test_gradient_of_a_broadcast_leaf_is_dense():
     a = T.wrap(np.broadcast_to(np.ones(1), (3,))).requires_grad_()
     total(a).backward()
@@ -468,6 +474,11 @@ def test_node_hooks_may_replace_and_are_checked():
     z.grad_fn.register_hook(lambda gi, go: (None,))
     with pytest.raises(AotgradRuntimeError, match="returned 1 values for 2 grad_inputs"):
         total(z).backward()
+    for register in ("register_prehook", "register_hook"):
+        w = mul(a, t([1.0, 1.0]))
+        getattr(w.grad_fn, register)(lambda *gs: gs[0][0])
+        with pytest.raises(TypeError, match="expected tuple, but hook '<lambda>' returned 'Tensor'"):
+            total(w).backward()
     z.grad_fn.metadata["mine"] = 1
     assert z.grad_fn.metadata == {"mine": 1}
 

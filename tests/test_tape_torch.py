@@ -128,8 +128,15 @@ def square(m: Any, values: Any = 1.0) -> Any:
     return x, x * x
 
 
+def dual_parts(m: Any, x: Any) -> Any:
+    with m.autograd.forward_ad.dual_level():
+        return m.autograd.forward_ad.unpack_dual(x)
+
+
 ERRORS: dict[str, Lines] = {
     "inputs empty": lambda m: square(m)[1].backward(inputs=[]),
+    "grad of nothing": lambda m: m.autograd.grad(square(m)[1], []),
+    "dual parts of a number": lambda m: dual_parts(m, 3.0),
     "not scalar": lambda m: square(m, [1.0, 2.0])[1].backward(),
     "no graph": lambda m: f64(m, 1.0).backward(),
     "freed": lambda m: [y.backward() for y in [square(m)[1]] * 2],

@@ -76,6 +76,17 @@ def test_only_some_want_gradients_and_numbers_beside() -> None:
     assert f(x, y, 2.0).requires_grad and f(x[:3], y[:3], 1.0).requires_grad
 
 
+def test_tensors_that_are_made_inside() -> None:
+    """No tensor comes in: results are tensors at the first call as at later ones, in every mode."""
+    no_argument, number, several = ag.compile(lambda: ag.arange(3.0) * 2), ag.compile(lambda k: ag.ones(2) * k), ag.compile(lambda k=3: {"a": ag.ones(2), "k": k})
+    for mode in (ag.enable_grad, ag.enable_grad, ag.no_grad, ag.no_grad):
+        with mode():
+            for k in (2.0, 3.0):
+                found = no_argument(), number(k), several()["a"]
+                assert [type(x) for x in found] == [ag.Tensor] * 3 and [x.tolist() for x in found] == [[0.0, 2.0, 4.0], [k, k], [1.0, 1.0]]
+                assert isinstance(number(np.ones(2)), np.ndarray)
+
+
 def test_containers_of_tensors() -> None:
     f = ag.compile(lambda p, x: {"y": (x @ p["w"] + p["b"]).sum(), "n": 3})
     p = {"w": _x(4, 2), "b": _x(2)}

@@ -104,7 +104,9 @@ def unpack_dual(tensor: Any, *, level: int | None = None) -> UnpackedDualTensor:
     """``(primal, tangent)`` at a level (the newest by default). The tangent is None where there is none, and outside of all levels."""
     number = _number(level, "unpack_dual")
     if not isinstance(tensor, Tensor):
-        return UnpackedDualTensor(tensor, None)
+        if number is None:
+            return UnpackedDualTensor(tensor, None)
+        raise AotgradTypeError(f"unpack_dual: the first argument must be a Tensor, but got {type(tensor).__name__}")
     tensor = _live(tensor)
     if number is None:
         return UnpackedDualTensor(tensor, None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from aotgrad_runtime import engine
 from aotgrad_runtime.arrays import decode
-from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import cell_of
 from aotgrad_runtime.tensor import Tensor, wrap
 
@@ -466,6 +466,9 @@ def gradcheck(
 
 def _run(check: _Check, reverse: bool, forward: bool, undefined: bool, batched: bool) -> None:
     outs = check.run()
+    for i, o in enumerate(outs):
+        if not isinstance(o, Tensor):
+            raise AotgradTypeError(f"gradcheck: func must return tensors, but its output {i} is {type(o).__name__}")
     (_fast if check.fast else _slow)(check, outs, reverse, forward)
     if not reverse:
         return

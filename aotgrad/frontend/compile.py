@@ -23,7 +23,7 @@ from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime import call, modes, watchers
 from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tensor import ArrayTensor, Tensor
+from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped, unusable
 from .contents import Content, bytes_of, gated, survey_contents
@@ -445,7 +445,7 @@ class State:
         taped = next((type(x) for x in args if isinstance(x, Tensor)), None)
         if taped is None:
             outs = program.run(given)
-            results = [_plain(o) for o in outs]
+            results = [wrap(o) if variant.tensors else _plain(o) for o in outs]
         else:
             cls = Tensor if variant.tensors else ArrayTensor
             run = split.apply if not variant.records else modes.enable_grad(split.apply)

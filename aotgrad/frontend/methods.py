@@ -301,8 +301,10 @@ def _nonzero(self: Any, as_tuple: bool = False) -> Any:
     """Places of the elements that are not 0: one row each, or one tensor per dim."""
     if isinstance(self, Traced):
         raise AotgradTypeError(f"{user_loc()}: nonzero: how many elements there are is known only when the code runs; use ag.where or a mask")
-    found = [self._wrap(np.asarray(i)) for i in self._data.nonzero()]
-    return tuple(found) if as_tuple else self._wrap(np.stack([f._data for f in found], -1) if found else np.zeros((int(self._data != 0), 0), np.int64))
+    data = self._data
+    if as_tuple:
+        return tuple([self._wrap(i) for i in np.atleast_1d(data).nonzero()])
+    return self._wrap(np.stack(data.nonzero()).T if data.ndim else np.zeros((int(data != 0), 0), np.int64))
 
 
 def _no_dim(self: Any) -> Any:

@@ -50,6 +50,8 @@ def made(public: Public, func: Func, name: str, runner: Any, view: tuple[Any, ..
 
 
 def _rule(public: Public, func: Func, view: tuple[Any, ...] | None, arguments: dict[str, Any]) -> Any:
+    if not func.outputs:
+        return None
     shape = func.out_types[0].shape
     if not all(isinstance(n, int) for t in func.out_types for n in t.shape):
         return None

@@ -79,8 +79,8 @@ def _on_tape(tape: Tape, leaves: Sequence[str], results: int) -> list[str]:
     tensors = [leaves[i] for i in sorted(tape.places)]
     given = ", ".join(f"{x}._data" if i in tape.places else x for i, x in enumerate(leaves))
     others = "not state.grad" if tape.grad else "state.grad"
-    wrong = " or ".join([f"type({x}) is not Tensor" for x in tensors])
-    lines = [f"if {wrong} or asked.count and here.count or {'flags.restricted and ' if tape.grad else ''}{others}:", _MISSES]
+    wrong = "".join([f"type({x}) is not Tensor or " for x in tensors])
+    lines = [f"if {wrong}asked.count and here.count or {'flags.restricted and ' if tape.grad else ''}{others}:", _MISSES]
     lines += [f"result = function({given})", "if result is MISS:", _MISSES]
     return [*lines, *(_wrapped(tensors, leaves, results) if tape.grad else [f"result = {_plain(results)}"])]
 
@@ -91,6 +91,8 @@ def _plain(results: int) -> str:
 
 def _wrapped(tensors: Sequence[str], leaves: Sequence[str], results: int) -> list[str]:
     """Arrays in ``result`` become tensors, recorded where a tensor wants a gradient."""
+    if not tensors:  # the tensors were made inside
+        return [f"result = {_plain(results)}"]
     bits = " | ".join([f"({x}._requires_grad and {1 << i})" for i, x in enumerate(tensors)])
     return [f"if bits := {bits}:", f"    result = (forms.get(bits) or learn(bits))({', '.join(['result', *leaves])})", "else:", f"    result = {_plain(results)}"]
 

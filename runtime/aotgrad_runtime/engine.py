@@ -336,6 +336,8 @@ def grad(
         raise AotgradRuntimeError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
     tensors = _as_tensors(outputs, "outputs")
     wanted = _as_targets(inputs)
+    if not wanted:
+        raise AotgradRuntimeError("`inputs` argument to `grad()` cannot be empty. Give the tensors whose gradients are wanted.")
     seeds = [_seed(i, t, s) for i, (t, s) in enumerate(zip(tensors, _as_seeds(grad_outputs, len(tensors), "grad_outputs")))]
     _check_inputs(wanted)
     keep = create_graph if retain_graph is None else bool(retain_graph)

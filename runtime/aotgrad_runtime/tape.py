@@ -464,7 +464,8 @@ def run_tensor_hooks(extra: NodeExtra, cts: tuple[Any, ...]) -> tuple[Any, ...]:
 def _whole(hook: Hook, new: Any, old: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     if new is None:
         return old
-    new = (*new,) if isinstance(new, (tuple, list)) else (new,)
+    if not isinstance(new, (tuple, list)):
+        raise AotgradTypeError(f"expected tuple, but hook '{_hook_name(hook)}' returned '{type(new).__name__}'; return {len(old)} {what}, or None to keep them")
     if len(new) != len(old):
         raise AotgradRuntimeError(f"hook '{_hook_name(hook)}' returned {len(new)} values for {len(old)} {what}; return as many, or None to keep them")
     return (*new,)
@@ -503,14 +504,15 @@ _ALONE: Final = _references_when_alone()
 
 
 def _owned(box: list[Any], like: Value) -> Any:
-    """The gradient as a tensor nobody else sees, in the layout of ``like``: itself when that is so already, else a copy."""
+    """The gradient as a tensor nobody else sees, itself or a copy, in the layout of ``like``: row-major where that has gaps or overlaps."""
     ct, refs, data_refs = _take(box)
     data, model = ct._data, like._data
     strides = model.strides
     if data.strides == strides and data.base is None and data.flags.writeable and (refs, data_refs) == _ALONE and type(ct) is like._value_type:
         return ct
     size = model.itemsize
-    return like._wrap(mf.copy_to_strides(data, mf.preserved_strides(model.shape, [s // size for s in strides])))
+    given = tuple([s // size for s in strides])
+    return like._wrap(mf.copy_to_strides(data, given if mf.is_non_overlapping_and_dense(model.shape, given) else mf.format_strides(model.shape)))
 
 
 def _add_in_place(grad: Value, ct: Value) -> None:

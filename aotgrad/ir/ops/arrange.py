@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.dtypes import as_dtype, bool_, int64
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradDimError, AotgradTypeError, AotgradValueError
 
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
@@ -243,8 +243,15 @@ def _split_body(b: Any, x: Any, sizes: Any, dim: int) -> Any:
     return tuple(out)
 
 
+def _dim_of(x: Any, dim: Any, what: str, error: type[AotgradValueError] = AotgradValueError) -> int:
+    """The dim that ``what`` takes apart: there must be one."""
+    if not x.type.shape:
+        raise error(f"{what}: the input is 0-d; it has no dim {dim}")
+    return norm_dim(dim, len(x.type.shape))
+
+
 def _split_canon(b: Any, x: Any, split_size_or_sections: Any, dim: int = 0) -> Any:
-    d = norm_dim(dim, len(x.type.shape))
+    d = _dim_of(x, dim, "split")
     total, given = x.type.shape[d], split_size_or_sections
     if isinstance(given, (tuple, list)):
         for size in given:
@@ -269,7 +276,7 @@ def _many(out: Any) -> tuple[Any, ...]:
 
 
 def _np_split(b: Any, x: Any, indices_or_sections: Any, dim: int = 0) -> Any:
-    d = norm_dim(dim, len(x.type.shape))
+    d = _dim_of(x, dim, "split")
     total, given = x.type.shape[d], indices_or_sections
     if isinstance(given, (tuple, list)):
         edges = [0, *given]
@@ -288,12 +295,12 @@ def _np_split(b: Any, x: Any, indices_or_sections: Any, dim: int = 0) -> Any:
 def _chunk_canon(b: Any, x: Any, chunks: int, dim: int = 0) -> Any:
     if not isinstance(chunks, (int, np.integer)) or chunks < 1:
         raise AotgradValueError(f"chunk: chunks={chunks!r} must be a whole number above 0")
-    total = int(x.type.shape[norm_dim(dim, len(x.type.shape))])
+    total = int(x.type.shape[_dim_of(x, dim, "chunk")])
     return _split_canon(b, x, max(1, -(-total // int(chunks))), dim)
 
 
 def _unbind_canon(b: Any, x: Any, dim: int = 0) -> Any:
-    d = norm_dim(dim, len(x.type.shape))
+    d = _dim_of(x, dim, "unbind", AotgradDimError)
     shape = x.type.shape
     return tuple(b.to_shape(_piece(b, x, d, i, 1), (*shape[:d], *shape[d + 1:])) for i in range(int(shape[d])))
 
@@ -307,7 +314,7 @@ _move("unbind", "Slices along ``dim``, which goes.", _split_body, {"sizes": REQU
 
 
 def _narrow_canon(b: Any, x: Any, dim: int, start: Any, length: Any) -> Any:
-    d = norm_dim(dim, len(x.type.shape))
+    d = _dim_of(x, dim, "narrow")
     n = x.type.shape[d]
     begin = start if not isinstance(start, int) or start >= 0 else n + start
     at_least(b, begin, 0, f"narrow: start {start} is before the front of dim {d}")
@@ -357,7 +364,7 @@ def _roll_canon(b: Any, x: Any, shifts: Any, dims: Any = None) -> Any:
     where = dims if isinstance(dims, (tuple, list)) else (dims,)
     if len(given) != len(where):
         raise AotgradValueError("roll: shifts and dims differ in number")
-    return b.roll(x, shifts=tuple(given), dims=tuple(norm_dim(d, len(x.type.shape)) for d in where))
+    return b.roll(x, shifts=tuple(given), dims=tuple(_dim_of(x, d, "roll", AotgradDimError) for d in where))
 
 
 _move("roll", "Elements shifted along ``dims``, coming back at the other end.", _roll_body, {"shifts": REQUIRED, "dims": REQUIRED},

@@ -62,12 +62,12 @@ def whole(value: Any) -> int | None:
 
 
 def norm_dim(dim: Any, rank: int, what: str = "dim") -> int:
-    """A dimension index in range, negative ones counted from the end."""
+    """A dimension index in range, negative ones counted from the end. Without dimensions 0 and -1 are in range."""
     try:
         d = operator.index(dim)
     except TypeError:
         raise AotgradTypeError(f"{what}={dim!r} is {type(dim).__name__}; a whole number is needed") from None
-    if not -rank <= d < max(rank, 1):
+    if not -max(rank, 1) <= d < max(rank, 1):
         raise AotgradDimError(f"{what}={d} is out of range for {rank} dimension(s)")
     return d % rank if rank else 0
 
@@ -77,10 +77,10 @@ def norm_dims(dim: Any, rank: int, what: str = "dim") -> tuple[int, ...]:
     if dim is None:
         return tuple(range(rank))
     given = dim if isinstance(dim, (tuple, list)) else (dim,)
-    out = tuple(sorted(norm_dim(d, rank, what) for d in given)) if rank else ()
+    out = tuple(sorted(norm_dim(d, rank, what) for d in given))
     if len(set(out)) != len(out):
         raise AotgradValueError(f"{what}={dim!r} names a dimension twice")
-    return out
+    return out if rank else ()
 
 
 def floats(b: Any, x: Any, dtype: Any, what: str) -> Any:

@@ -114,6 +114,8 @@ def _nonempty(b: Any, x: Any, dims: Sequence[int], name: str) -> None:
 def _extremum_front(arg: str, full: str, pair: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         _nonempty(b, x, norm_dims(dim, len(x.type.shape)), pair)
+        if dim is not None and not x.type.shape:
+            return canon(b, b.to_shape(x, (1,)), dim)
         if dim is None:
             return b.emit(full, [x], {"dims": tuple(range(len(x.type.shape)))})[0]
         d = norm_dim(dim, len(x.type.shape))
@@ -135,8 +137,8 @@ def _extremum_dims(full: str) -> Any:
 
 def _arg_front(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        if not x.type.shape and not b.torch:
-            x = b.to_shape(x, (1,))  # NumPy's axis 0 of an array without dims
+        if not x.type.shape and (dim is not None or not b.torch):
+            x = b.to_shape(x, (1,))
             return b.to_shape(canon(b, x, dim), ())
         _nonempty(b, x, norm_dims(dim, len(x.type.shape)), name)
         if dim is None:
@@ -160,7 +162,8 @@ def _bool_front(name: str) -> Any:
 def _softmax_front(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = -1, dtype: Any = None) -> Any:
         x = floats(b, x, dtype, name)
-        return b.emit(name, [x], {"dim": norm_dim(dim, len(x.type.shape))})[0] if x.type.shape else b.full_like(x, 1.0 if name == "softmax" else 0.0)
+        d = norm_dim(dim, len(x.type.shape))
+        return b.emit(name, [x], {"dim": d})[0] if x.type.shape else b.full_like(x, 1.0 if name == "softmax" else 0.0)
 
     return canon
 
