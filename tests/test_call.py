@@ -421,6 +421,23 @@ def test_instances_are_tried_in_order_and_can_be_cleared():
     assert f(np.ones(2)) == "fallback" and f.instances() == ()
 
 
+def test_calls_leave_nothing_for_the_collector():
+    address, keep = kernel(lambda call: 0)
+    f = make_callable("f", lambda *a: None)
+    f.add_instance(Instance(address, [array(N)], [OutSpec(dt.float64, (N,))], 1, keepalive=keep))
+    x = np.ones(2)
+    gc.collect()
+    gc.disable()
+    try:
+        f(x)
+        before = len(gc.get_objects())
+        for _ in range(300):
+            f(x)
+        assert len(gc.get_objects()) - before < 20
+    finally:
+        gc.enable()
+
+
 def test_finish_makes_the_result():
     """Python has the last word on a call; NotImplemented gives it to the next instance, and another grad mode anywhere passes such an instance over."""
     seen = []

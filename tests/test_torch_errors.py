@@ -195,6 +195,8 @@ INDICES = {
     "m.index_select(m.ones(3, 4), 1, m.tensor([0, 9]))": "index 9 is out of bounds for dimension 1 with size 4",
     "m.ones(3, 4)[m.tensor([0, -7])]": "index -7 is out of bounds for dimension 0 with size 3",
     "m.ones(3, 4)[m.tensor([0, -7]), m.tensor([0, 1])]": "index -7 is out of bounds for dimension 0 with size 3",
+    "m.nn.functional.one_hot(m.tensor([0, 9]), 3)": "one_hot: class value 9 is out of range for num_classes 3",
+    "m.nn.functional.one_hot(m.tensor([0, -1]), 3)": "one_hot: class value -1 is out of range",
     "m.nn.functional.embedding(m.tensor([0, 9]), m.ones(3, 4))": "embedding: index 9 is out of range; weight has 3 rows",
     "m.nn.functional.cross_entropy(m.ones(3, 4), m.tensor([0, 1]))": "target of shape .2. does not fit the input, which needs .3.",
 }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.frontend import inplace as writing
+from aotgrad.frontend.factories import arange
 from aotgrad.frontend.methods import stop_gradient
 from aotgrad.frontend.naming import naming
 from aotgrad.frontend.randoms import rand
@@ -246,6 +247,9 @@ def one_hot(input: Any, num_classes: int = -1) -> Any:
         raise AotgradNotImplementedError("one_hot: how many classes there are is known only when the code runs; give num_classes")
     if num_classes < 1:
         raise AotgradArgumentError(f"one_hot: num_classes={num_classes} should be positive")
+    if not is_known(input):  # looked up in a list of all, which refuses what is no class
+        with naming("one_hot: class value {2} is out of range for num_classes {1}"):
+            input = arange(num_classes)[f.where(f.lt(input, 0), f.sub(input, num_classes), input)]
     return f.astype(f.eq(f.unsqueeze(input, -1), np.arange(num_classes)), int64)
 
 

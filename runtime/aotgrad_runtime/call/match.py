@@ -60,8 +60,10 @@ def read_source(arg: ArgSpec, args: Sequence[object]) -> object:
     if arg.unwrap is not None:
         if type(obj) is not arg.unwrap[0]:
             return _MISSING
-        address = ctypes.c_void_p.from_address(id(obj) + arg.unwrap[1])
-        return ctypes.cast(address, ctypes.py_object).value if address.value else _MISSING
+        try:
+            return ctypes.py_object.from_address(id(obj) + arg.unwrap[1]).value
+        except ValueError:  # an empty slot
+            return _MISSING
     return obj
 
 

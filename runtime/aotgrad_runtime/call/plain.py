@@ -19,6 +19,9 @@ __all__ = ["PlainFunction", "PlainPrebound", "plain_run"]
 
 _MEMORY: Final = 4
 
+_HOLDING: Final = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)  # a new class at every call of PYFUNCTYPE
+_RELEASING: Final = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
 
 class _Ctx(ctypes.Structure):
     _fields_ = [("poll", ctypes.c_void_p), ("pool", ctypes.c_void_p), ("hook", ctypes.c_void_p), ("hook_state", ctypes.c_void_p), ("tape", ctypes.c_void_p)]
@@ -52,14 +55,14 @@ def plain_run(instance: Instance, ptrs: Sequence[int], syms: Sequence[int]) -> t
             raise MemoryError("a compiled function ran out of memory") from None
     ctx = _Ctx.from_buffer_copy(ctypes.string_at(instance.ctx, ctypes.sizeof(_Ctx))) if instance.ctx else _Ctx()
     call.ctx = instance.ctx
-    prototype = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+    prototype: Any = _HOLDING
     if release_word(instance) or instance.poll:
         call.ctx = ctypes.addressof(ctx)
         if threading.current_thread() is threading.main_thread():
             # With the GIL held Python's own check is a valid poll: it leaves the exception set, and ctypes raises it on return.
             ctx.poll = ctx.poll or ctypes.cast(ctypes.pythonapi.PyErr_CheckSignals, ctypes.c_void_p).value
         elif instance.release_bytes is not None:
-            prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+            prototype = _RELEASING
     code = prototype(instance.kernel)(ctypes.addressof(call))
     del keep
     return int(code), (call.info[0], call.info[1], call.info[2], call.info[3])
