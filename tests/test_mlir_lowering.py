@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from optable import active, func_of, rows
 
+from aotgrad.codegen import llvm
 from aotgrad.codegen.elf import link_shared
 from aotgrad.codegen.lower import lower
 from aotgrad.codegen.target import Target
@@ -31,6 +32,12 @@ OPT = os.environ.get("AOTGRAD_MLIR_OPT") or shutil.which("mlir-opt")
 PASSES = ("convert-vector-to-scf", "convert-scf-to-cf", "expand-strided-metadata", "convert-vector-to-llvm", "convert-math-to-llvm", "finalize-memref-to-llvm",
           "convert-arith-to-llvm", "convert-func-to-llvm", "convert-cf-to-llvm", "reconcile-unrealized-casts")
 TARGET = Target.named("x86-64-v3")
+PROVIDED = """define hidden void @ag_drain() {
+  call void @llvm.x86.sse.sfence()
+  ret void
+}
+declare void @llvm.x86.sse.sfence()
+"""  # what code generation provides to kernels that store past the cache
 PIPELINE = "decompose,simplify,cse,dce"
 N = dims.symbol("n")
 
@@ -89,7 +96,7 @@ def native(func: Func):
     llvm_dialect = run_tool([tool("mlir-opt"), *(f"--{p}" for p in PASSES)], print_module(lowered.funcs).encode())
     llvm_ir = run_tool([tool("mlir-translate"), "--mlir-to-llvmir"], llvm_dialect)
     obj = run_tool([tool("llc"), "-O1", "-filetype=obj", "-relocation-model=pic", "-mtriple=x86_64-unknown-linux-gnu", "-o", "-"], llvm_ir)
-    library = load_bytes(link_shared([obj], ["k"], "k.so", imports=["memset", "memcpy", "memmove"]), foreign_ok=True)
+    library = load_bytes(link_shared([obj, llvm.compile_object(PROVIDED, TARGET)], ["k"], "k.so", imports=["memset", "memcpy", "memmove"]), foreign_ok=True)
     call = ctypes.CFUNCTYPE(ctypes.c_int32)(library.address("k"))
 
     def run(*arrays):
