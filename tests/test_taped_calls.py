@@ -76,6 +76,22 @@ def test_only_some_want_gradients_and_numbers_beside() -> None:
     assert f(x, y, 2.0).requires_grad and f(x[:3], y[:3], 1.0).requires_grad
 
 
+def test_some_of_several_results_are_differentiated() -> None:
+    """Sizes that one result's cotangent would tell come from what was saved."""
+    def f(a: Any, x: Any, y: Any, z: Any) -> Any:
+        return x.sum(), y * 2, z.mean() + y.sum(), a * x.sum()
+
+    compiled, weights = ag.compile(f), (1.0, 2.0, 3.0, 4.0)
+    for sizes in ((3, 4), (5, 2)):
+        args = [_x(sizes[0]), *(_x(n) for n in sizes), _x(*sizes)]
+        for some in range(1, 16):
+            for again in (False, True):
+                grads = [ag.autograd.grad(sum(w * r.sum() for k, (w, r) in enumerate(zip(weights, g(*args))) if some >> k & 1), args, materialize_grads=True,
+                                          create_graph=again) for g in (compiled, f)]
+                for a, b in zip(*grads):
+                    _same(a, b)
+
+
 def test_tensors_that_are_made_inside() -> None:
     """No tensor comes in: results are tensors at the first call as at later ones, in every mode."""
     no_argument, number, several = ag.compile(lambda: ag.arange(3.0) * 2), ag.compile(lambda k: ag.ones(2) * k), ag.compile(lambda k=3: {"a": ag.ones(2), "k": k})

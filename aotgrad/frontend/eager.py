@@ -80,6 +80,8 @@ def replay(node: Node, record: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[A
         present[i] = cts[j] is not None
     pullback = program.pullback(active, tuple(present))
     given = [c for c in cts if c is not None]
+    if not all(i in inputs for i in pullback.inputs):
+        inputs = {**inputs, **_of_sizes(program.func, inputs, remade, [i for i in pullback.inputs if i not in inputs])}
     if any(isinstance(c, Traced) for c in given):
         kept = [*(inputs[i].value() for i in pullback.inputs), *(_output_of(node, i, remade, floats, cls) for i in pullback.outputs)]
         found = _into_trace(pullback.program.func, [*kept, *given])
@@ -91,6 +93,17 @@ def replay(node: Node, record: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[A
         found = [wrap(x, cls) for x in pullback.program.run(arrays)]
     grads, gives = iter(found), iter(pullback.gives)
     return tuple(next(grads) if on and next(gives) else None for on in active)
+
+
+def _of_sizes(func: Func, inputs: dict[int, Any], outputs: dict[int, Any], missing: Sequence[int]) -> dict[int, Kept]:
+    """Inputs of which a backward program of some cotangents reads the sizes alone, told by what was saved for the program of all."""
+    known = [*((func.arg_types[i], kept.kept.data) for i, kept in inputs.items()), *((func.out_types[i], data) for i, data in outputs.items())]
+    sizes = {d.as_symbol(): int(n) for t, x in known for d, n in zip(t.shape, x.shape) if not isinstance(d, int)}
+    found = {}
+    for i in missing:
+        t = func.arg_types[i].substitute({s: n for s, n in sizes.items() if s is not None})
+        found[i] = Kept(np.zeros(t.shape, t.dtype.np))
+    return found
 
 
 def _output_of(node: Node, i: int, remade: dict[int, Any], floats: list[int], cls: type[Any]) -> Any:

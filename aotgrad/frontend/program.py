@@ -128,14 +128,18 @@ def _derive_pullback(program: Program, active: Sequence[bool], present: Sequence
     found = transpose_into(b, aside.ops, wanted, moved, cts)
     gives = tuple([c is not None or not program.backward for c in found])
     results = [b.zeros(t) if c is None else c for c, t, on in zip(found, wanted, gives) if on]
-    cut, kept_ins, kept_outs = _cut(block, ins, outs, [c for c in cts if c is not None], results)
+    several = sum(t.dtype.is_differentiable for t in func.out_types) > 1
+    cut, kept_ins, kept_outs = _cut(block, ins, outs, [c for c in cts if c is not None], results, several)
     made = Program(Func(f"{program.name}_backward", cut), program.name)
     made.backward = True
     return Pullback(made, kept_ins, kept_outs, gives)
 
 
-def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], results: list[Value]) -> tuple[Block, tuple[int, ...], tuple[int, ...]]:
-    """The part of ``block`` that ``results`` need, stopping at inputs and at outputs; and which inputs and outputs it takes."""
+def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], results: list[Value], several: bool) -> tuple[Block, tuple[int, ...], tuple[int, ...]]:
+    """The part of ``block`` that ``results`` need, stopping at inputs and at outputs; and which inputs and outputs it takes.
+
+    With ``several`` results any cotangent may be absent when backward runs: then what is saved gives every size without them.
+    """
     stops = {v: i for i, v in reversed(list(enumerate(outs))) if v not in ins}
     needed: set[Value] = set()
     work = list(results)
@@ -147,7 +151,7 @@ def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], re
         if v not in stops and v.op is not None:
             work.extend(v.op.operands)
     kept_outs = tuple(sorted(i for v, i in stops.items() if v in needed))
-    kept_ins = _binding(ins, [i for i, v in enumerate(ins) if v in needed], [*(outs[i] for i in kept_outs), *cts], [*results, *cts, *needed])
+    kept_ins = _binding(ins, [i for i, v in enumerate(ins) if v in needed], [*(outs[i] for i in kept_outs), *(() if several else cts)], [*results, *cts, *needed])
     new = Block([*(ins[i].type for i in kept_ins), *(outs[i].type for i in kept_outs), *(c.type for c in cts)])
     env: dict[Value, Value] = dict(zip([*(ins[i] for i in kept_ins), *(outs[i] for i in kept_outs), *cts], new.args))
     cut = [op for op in block.ops if any(r in needed and r not in stops for r in op.results)]
