@@ -93,9 +93,9 @@ def test_layer_norm_with_gradients_is_one_nest() -> None:
 
     func = value_and_grad([tensor_type(["m", "n"]), tensor_type(["n"]), tensor_type(["m", "n"])], body, [True, True, False])
     p = Program(func)
-    assert len(p.meta["kernels"]) == 1
-    for m, n in ((3, 5), (1, 1), (4, 33), (2, 8)):
-        agree(func, p, RNG.normal(size=(m, n)), RNG.normal(size=n), RNG.normal(size=(m, n)))
+    assert [k["outer"] for k in p.meta["kernels"]] in ([1], [1, 0]), "the sum of all is no sum of rows: it may have a loop of its own"
+    for m, n in ((3, 5), (1, 1), (4, 33), (2, 8), (300, 5)):
+        agree(func, p, RNG.normal(size=(m, n)), RNG.normal(size=n), RNG.normal(size=(m, n)), scale=10)
 
 
 def test_reduction_takes_a_prologue_and_an_epilogue() -> None:
@@ -111,8 +111,7 @@ def test_channels_last_needs_no_relayout() -> None:
     t = tensor_type(["n", 3, "h", "w"], "float32", Layout.channels_last(4))
     func = standard(build("f", [t, t], lambda b, x, y: (b.relu(b.add(b.mul(x, y), x)), b.sum(b.relu(x), dims=(0, 2, 3)), b.sum(x, dims=(0, 1, 2, 3)))))
     p = Program(func)
-    first = p.meta["kernels"][0]
-    assert len(p.meta["kernels"]) == 1 and first["depth"] == 2  # (n h w) and c
+    assert sorted(k["depth"] for k in p.meta["kernels"]) == [1, 2]  # (n h w) and c; the sum of all goes through all as one
     assert p.meta["outs"][0]["order"] == [0, 2, 3, 1]
     for shape in ((2, 3, 4, 5), (1, 3, 1, 1), (0, 3, 2, 2)):
         agree(func, p, RNG.normal(size=shape).astype("float32"), RNG.normal(size=shape).astype("float32"))
@@ -310,7 +309,8 @@ def test_bias_activation_and_its_mask_run_on_blocks_of_the_product(shape: Any) -
     func = standard(build("f", types, body))
     p = Program(func)
     if 1 not in shape:
-        assert [x["kind"] for x in p.meta["kernels"]] == ["gemm", "epilogue"] and p.meta["kernels"][0]["epilogue"]
+        kinds = [x["kind"] for x in p.meta["kernels"]]
+        assert kinds[:2] == ["gemm", "epilogue"] and set(kinds[2:]) == {"loop"} and p.meta["kernels"][0]["epilogue"]  # sums are no sums of blocks
     for trial in [shape] if isinstance(m, int) else [(130, 60, 70), (1, 1, 1), (0, 3, 2), (3, 0, 2), (17, 300, 5)]:
         arrays = [RNG.normal(size=s).astype("float32") for s in ((trial[0], trial[1]), (trial[1], trial[2]), (trial[2],))]
         agree(func, p, *arrays, scale=20)

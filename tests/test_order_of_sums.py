@@ -50,3 +50,70 @@ def test_a_compiled_sum_is_the_eager_one() -> None:
         x, y = (ag.tensor(v) for v in data(n))
         found = compiled(x, y)
         assert found[0].item() == ag.sum(x).item() and found[1].item() == ag.sum(y).item(), n
+
+
+ROADS: dict[str, Any] = {
+    "sum": lambda x: ag.sum(x), "columns": lambda x: ag.sum(ag.exp(x), 0), "product": lambda x: ag.prod(x, 0),
+    "running": lambda x: ag.cumsum(x, 1),
+    "log_softmax": lambda x: ag.log_softmax(x, 0), "std": lambda x: ag.std(x, 1), "row added": lambda x: ag.sum((x + x[:1]) ** 2),
+    "columns of a row": lambda x: ag.sum(ag.sum(x, 1, keepdim=True), 0), "channels": lambda x: ag.sum(ag.mean(x, tuple(d for d in range(x.ndim) if d != 1)) ** 2),
+}
+LAYOUTS: dict[str, Any] = {
+    "C": np.ascontiguousarray, "fortran": np.asfortranarray, "channels_last": lambda x: np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1),
+}
+
+
+def bits(x: Any) -> bytes:
+    return bytes(np.ascontiguousarray(x.detach().numpy() if isinstance(x, ag.Tensor) else x).tobytes())
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_one_order_on_every_road(name: str) -> None:
+    """Eager and compiled, NumPy arrays and tensors, alone, and beside a gradient and other things; wherever the layout is the same."""
+    f = ROADS[name]
+
+    def loss(x: Any) -> Any:
+        return ag.sum(ag.sin(f(x)))
+
+    alone, beside = C(f), C(lambda x, y: (ag.sum(y * y + x), f(x), ag.value_and_grad(loss)(x), ag.sum(ag.exp(y) - x, 0)))
+    for shape, layouts in (((300, 7), "C fortran"), ((150, 1), "C"), ((2, 40, 3, 3), "C channels_last")):
+        plain, y = data(*shape)
+        for layout in layouts.split():
+            x, note = LAYOUTS[layout](plain), f"{layout} {shape}"
+            want, (_, found, (value, _), _) = bits(alone(x)), beside(x, y)
+            assert bits(found) == bits(alone(ag.from_numpy(x))) == want, note
+            if layout == "C":
+                assert bits(f(x)) == bits(f(ag.tensor(x, requires_grad=True))) == want and bits(loss(x)) == bits(value), note
+
+
+@pytest.mark.parametrize("name", ("columns", "columns of a row", "channels"))
+def test_built_for_any_size_and_for_one(name: str, tmp_path: Any) -> None:
+    for i, (shape, layout) in enumerate((((150, 1), "C"), ((40, 7), "C"), ((2, 40, 3, 3), "channels_last"))):
+        x = LAYOUTS[layout](data(*shape)[0])
+        want = bits(C(ROADS[name])(x))
+        for kind, sizes in (("any", "abcd"[:x.ndim]), ("one", map(str, shape))):
+            text = f"x: f32[{', '.join(sizes)}]" + (" channels_last" if layout != "C" else "")
+            built = ag.aot.build(ROADS[name], [text], name=f"s{i}{kind}", out=tmp_path, emit=("so",))
+            assert bits(getattr(ag.load(built.library), f"s{i}{kind}")(x)) == want, text
+
+
+COMPOSITES: dict[str, Any] = {
+    "std": lambda x: ag.std(x, 0), "softmax": lambda x: ag.softmax(x, -1), "log_softmax": lambda x: ag.log_softmax(x, 1), "var": lambda x: ag.var(x, -1),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_gradients_in_any_layout_are_those_of_plain_arrays(name: str) -> None:
+    """Value, gradient and directional derivative; tangents and cotangents lie in another order than what they belong to."""
+    f = COMPOSITES[name]
+
+    def loss(x: Any) -> Any:
+        return ag.sum(f(x) * ag.cos(f(x)))
+
+    everything = C(lambda x, t: (f(x), ag.grad(loss)(x), ag.jvp(loss, (x,), (t,))[1]))
+    for shape, layouts in (((4, 9), "fortran"), ((2, 17, 6), "fortran channels_last"), ((2, 5, 3, 4), "channels_last")):
+        x, t = data(*shape)[1], data(*shape[::-1])[1].T
+        want = (f(x), ag.grad(loss)(x), ag.jvp(loss, (x,), (t,))[1])
+        for layout in layouts.split():
+            for got, w in zip(everything(LAYOUTS[layout](x), t), want):
+                np.testing.assert_allclose(got, w, rtol=1e-12, atol=1e-12, err_msg=f"{layout} {shape}")

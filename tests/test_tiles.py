@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lowering_harness import Program
 
 import aotgrad as ag
+from aotgrad.codegen.loops import NestEmitter
 from aotgrad.codegen.tiles import transpose
+from aotgrad.ir import Layout, interp, tensor_type
+from aotgrad.ir.builder import Builder
+from aotgrad.ir.core import Block, Func
+from aotgrad.ir.transforms.cleanup import standard
 
 
 class Lists:
@@ -104,3 +110,37 @@ def test_one_known_size_makes_no_more_code_than_tiles_need(first: bool) -> None:
         x = numbers((n, 1024) if first else (1024, n), np.float32)
         np.testing.assert_array_equal(f(x), x.T)
     assert f.lower(x).llvm_ir.count("shufflevector") < 1500
+
+
+@pytest.mark.parametrize("sizes", ((2, 4, 6), (3, 17, 33), (2, 3, 0), (0, 4, 6), (2, 1, 300)), ids=str)
+@pytest.mark.parametrize("threads", (1, 3))
+def test_what_is_stored_once_for_each_row_beside_a_turned_read(sizes: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of what lies across: values of one row each are stored for a later nest, once, also where rows are empty."""
+    monkeypatch.setattr(Program, "threads", threads)
+    block = Block([tensor_type("nmk", "float64", Layout((0, 2, 1)))])
+    b, across = Builder(block), Layout((0, 2, 1))
+    e = b.exp(b.relayout(block.args[0], layout=None))  # read across, so that sums of rows are made of a stored copy, before
+    total = b.sum(e, dims=(2,))
+    share, row = b.div(e, b.keep_dims(total, e, (2,))), b.neg(b.tanh(total))
+    one, two = b.cos(share), b.sin(share)
+    later = b.keep_dims(b.mul(b.sum(b.mul(one, e), dims=(2,)), row), e, (2,))
+    part = b.mul(e, b.keep_dims(b.mul(b.sum(b.mul(e, e), dims=(2,)), row), e, (2,)))
+    block.outputs = [b.relayout(b.add(b.mul(b.mul(one, two), b.tanh(share)), later), layout=across), b.sum(b.mul(b.mul(part, one), two), dims=(0, 1, 2))]
+    func = standard(Func("f", block))
+    seen = []
+    monkeypatch.setattr(NestEmitter, "_store_rows", lambda self, *a, make=NestEmitter._store_rows: (seen.append(len(self.phases[0].before)), make(self, *a)))
+    program, x = Program(func), np.random.default_rng(1).normal(size=sizes)
+    assert 1 in seen, "no nest turns a read and stores a value of each row"
+    for got, want in zip(program(x), interp.run(func, x)):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ("float64", "float32"))
+@pytest.mark.parametrize("sizes", ((2, 9), (3, 17), (5, 33), (3, 8), (4, 15), (17, 17)), ids=str)
+def test_sizes_known_ahead(sizes: tuple[int, int], dtype: str) -> None:
+    """A last vector of one lane: what is turned is then one row."""
+    block = Block([tensor_type(sizes, dtype, Layout((1, 0)))])
+    b = Builder(block)
+    block.outputs = [b.neg(b.relayout(block.args[0], layout=None))]
+    x = numbers(sizes, dtype)
+    np.testing.assert_array_equal(Program(standard(Func("f", block)))(x), -x)

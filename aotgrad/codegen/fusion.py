@@ -21,9 +21,10 @@ from ..ir.opdef import ViewMap
 from ..ir.types import TensorType
 from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
 from .prepare import prepare
+from .sum_order import Pairs, every_pair, groups, in_line, innermost, is_run, joints, kept, may_split, mixes, sum_size, tied, ties
 from .windows import OVERLAY, WINDOW, window_map
 
-__all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "sum_size", "view_of", "weight", "write_map"]
+__all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "view_of", "weight", "write_map"]
 
 CHEAP = 2
 _NEAR = 8  # weight of what is computed in every nest that reads it, where all its data is read anyway: less than writing and reading it
@@ -158,18 +159,6 @@ def _shifts(maps: Iterable[Map]) -> bool:
     return len({tuple(terms for _, terms in m) for m in maps}) == 1
 
 
-def sum_size(op: Op) -> int | None:
-    """Bytes of the elements that a sum or product of floats is made of: its order goes by them. None for other reductions, whose order changes nothing."""
-    low, dtype = opdef.get(op.name).lower, op.result.type.dtype
-    return max(4, dtype.itemsize) if isinstance(low, opdef.Reduce) and low.combine in ("add", "mul") and dtype.kind == "f" else None
-
-
-def _mixes(nest: Nest, op: Op) -> bool:
-    """Whether a nest has sums of another dtype than ``op``: one loop goes by vectors of one kind."""
-    size = sum_size(op)
-    return size is not None and any(sum_size(r) not in (None, size) for r in nest.reductions)
-
-
 class Plan:
     """The outcome: items in order, and what the later steps ask about values.
 
@@ -227,6 +216,9 @@ class _Analysis:
         self.rows: dict[Value, frozenset[Op]] = {}
         self.bits: dict[int, tuple[tuple[DimLike, ...], int]] = {}  # of reductions to rows in ``src``: what they run over, and the data they reduce
         self.order: dict[Value, tuple[int, ...]] = {}
+        self.joints: dict[Value, Pairs] = {}  # neighbours that one loop may go through where the value is computed on the spot
+        self.in_line: dict[Value, frozenset[int]] = {}  # dims along which it is then read element after element
+        self.of_product: set[Value] = set()  # matrices that are made of a product element by element, and so may be on its blocks
         self.out_roots: set[Value] = set()
         self.taken: dict[tuple[int, Value], Value] = {}  # (writer, operand) -> the copy it overwrites
 
@@ -252,11 +244,15 @@ class _Analysis:
         for a in plan.block.args:
             self.src[a], self.cost[a] = bit, 0
             self.order[a] = a.type.order
+            self.joints[a], self.in_line[a] = every_pair(a.type), innermost(a.type)
             bit <<= 1
         for op in plan.ops:
             kind = plan.kind[op] = classify(op)
             if kind == "view":
                 plan.views[op] = view_of(op)  # type: ignore[assignment]
+            self._lines(op, kind)
+            if kind == "view":
+                pass
             elif kind in ("red", "kern"):
                 for r in op.results:
                     # What is made of a product is stored, so that the product itself need not be: its readers then run on its blocks.
@@ -282,6 +278,30 @@ class _Analysis:
                 self.order[r] = memory
             if rows and len(rows) <= 8:
                 self.rows[r] = rows
+
+    def _lines(self, op: Op, kind: str) -> None:
+        """What the order of sums asks about results."""
+        view = self.plan.views.get(op)
+        for r in op.results:
+            if kind == "kern":
+                self.joints[r], self.in_line[r] = every_pair(r.type), innermost(r.type)
+            else:
+                self.joints[r] = joints(op, kind, view, self.joints)
+                self.in_line[r] = in_line(op, kind, view, self.in_line)
+        on_blocks = kind == "ew" and any(o in self.of_product and o.type.shape == op.result.type.shape for o in op.operands)
+        if op.name == "dot" or (on_blocks and not any(self.rows.get(o) for o in op.operands)):
+            self.of_product.update(op.results)
+
+    def _suits(self, nest: Nest, ties: Pairs) -> bool:
+        """Whether one loop may go through tied dims of a nest as it is."""
+        return not ties or all(self._keeps(nest, v, m, ties) for v, m in nest.members.items())
+
+    def _keeps(self, nest: Nest, v: Value, m: Map, ties: Pairs) -> bool:
+        """Whether it still may when ``v`` is computed in the nest at map ``m``, and perhaps stored."""
+        if not any({a, d} & map_dims(m) for a, d in ties):
+            return True
+        placed = v in self.plan.claims or self.plan.order.get(v, v.type.order) != v.type.order or v.type.layout != nest.layout
+        return m == identity(v.type.shape) and ties <= self.joints[v] and not placed
 
     def _order(self, v: Value) -> tuple[int, ...]:
         """Dims in the order that the data behind a value has in memory, whatever layout its type asks for."""
@@ -404,7 +424,7 @@ class _Analysis:
         op = Op("stop_gradient", [v], [v.type])
         new, plan = op.result, self.plan
         plan.kind[op] = "ew"
-        self.src[new], self.cost[new] = self.src[v], self.cost[v]
+        self._as(new, v)
         for item, how in uses:
             if how == "inplace":
                 self.taken[(item.id, v)] = new
@@ -414,6 +434,10 @@ class _Analysis:
         self.uses[new] = [*uses, *order]
         self._ew(op, pos)
         return new
+
+    def _as(self, copy: Value, v: Value) -> None:
+        """What is known of a value, of its copy."""
+        self.src[copy], self.cost[copy], self.joints[copy], self.in_line[copy] = self.src[v], self.cost[v], self.joints[v], self.in_line[v]
 
     def _set_over(self, item: Item, v: Value, base: Value) -> None:
         pairs = {w.operands[0]: w.result for w in item.writes} if isinstance(item, Nest) else item.pairs if isinstance(item, Kern) else {}
@@ -524,6 +548,8 @@ class _Analysis:
             return False
         others = [u for u in uses if u[0] is not nest]
         if others:
+            if not self._keeps(nest, v, m, ties(nest.reductions)):
+                return False
             if cheap or not is_permutation(m, v.type.shape, nest.space) or not self._may_precede(nest, [u for u, _ in others]):
                 return False
             self.plan.memory[v] = None
@@ -541,17 +567,18 @@ class _Analysis:
             return False
         if nest.outer is not None:
             return dims == set(nest.outer)
+        if not may_split(nest.reductions, dims):
+            return False
         for red in self.rows.get(v, ()):
             x = red.operands[0].type
-            kept = {d for d in range(x.rank) if d not in red.attrs["dims"] and x.shape[d] != 1}
-            if x.shape == nest.space and kept == dims and not far_rows(x, self._order(red.operands[0]), kept):
+            if x.shape == nest.space and kept(red) == dims and not far_rows(x, self._order(red.operands[0]), dims):
                 nest.outer = tuple(sorted(dims))
                 return True
         return False
 
     def _root(self, op: Op, pos: int, uses: list[tuple[Item, How]]) -> None:
         v = op.result
-        nest = self._home(v.type.shape, v.type.layout, self.src[v], uses) or self._nest(v.type.shape, pos, v.type.layout)
+        nest = self._home(op, v, uses) or self._nest(v.type.shape, pos, v.type.layout)
         self.plan.memory[v] = None
         nest.members[v] = identity(v.type.shape)
         nest.sequence.append(v)
@@ -566,14 +593,24 @@ class _Analysis:
         self.spaces.setdefault(space, []).append(nest)
         return nest
 
-    def _home(self, space: tuple[DimLike, ...], layout: Any, src: int, uses: list[tuple[Item, How]]) -> Nest | None:
-        """A nest over the same space and some of the same data that may run before all readers."""
-        users = [u for u, _ in uses]
+    def _home(self, op: Op, over: Value, uses: list[tuple[Item, How]]) -> Nest | None:
+        """A nest over the space of ``over`` and some of the same data that may run before all readers, for ``op``."""
+        users, space, layout = [u for u, _ in uses], over.type.shape, over.type.layout
         for nest in reversed(self.spaces.get(space, ())[-_KEEP:]):
-            fits = nest.layout == layout and nest.src & src and nest.epilogue is None and not nest.writes
-            if fits and self._may_precede(nest, users) and not self._parts(nest, src, users):
+            if nest.layout != layout or not nest.src & self.src[over] or nest.epilogue is not None or nest.writes or not self._may_precede(nest, users):
+                continue
+            if self._parts(nest, self.src[over], users):
+                continue
+            if self._joins(op, nest) if over is not op.result else self._keeps(nest, over, identity(space), ties(nest.reductions)):
                 return nest
         return None
+
+    def _joins(self, op: Op, nest: Nest) -> bool:
+        """Whether a reduction may be made in a nest, as far as the order of its sums goes."""
+        x = op.operands[0]
+        if mixes(nest, op) or not ties(nest.reductions) <= self.joints[x]:
+            return False
+        return sum_size(op) is None or self._suits(nest, tied(x.type, op.attrs["dims"]))
 
     def _parts(self, nest: Nest, src: int, users: Sequence[Item]) -> bool:
         """Whether what joins ``nest`` would put it between a reduction and a nest over the same data, which then could not compute it: a loss and its gradient."""
@@ -594,10 +631,9 @@ class _Analysis:
         if not uses:
             return
         nest = self._row_nest(op, uses)
+        stored = nest is None and sum_size(op) is not None and (x in self.of_product or not innermost(x.type) <= self.in_line[x])
         if nest is None:
-            nest = self._home(x.type.shape, x.type.layout, self.src[x], uses)
-        if nest is None or _mixes(nest, op):
-            nest = self._nest(x.type.shape, pos, x.type.layout)
+            nest = self._home(op, x, uses) or self._nest(x.type.shape, pos, x.type.layout)
         others = [u for u in uses if u[0] is not nest]
         if not size_one(v.type.shape) and (others or not self._row_of(op, nest)) or any(isinstance(h, str) for _, h in others):
             self.plan.memory[v] = None
@@ -605,26 +641,29 @@ class _Analysis:
         nest.sequence.append(v)
         nest.src |= self.src[x]
         self._place(nest, others)
-        self._request(x, nest, identity(x.type.shape))
+        self._request(x, nest, "dense" if stored else identity(x.type.shape))
 
     def _row_of(self, op: Op, nest: Nest) -> bool:
-        x = op.operands[0].type
-        return nest.outer is not None and set(nest.outer) == {d for d in range(x.rank) if d not in op.attrs["dims"] and x.shape[d] != 1}
+        return nest.outer is not None and set(nest.outer) == kept(op)
 
     def _row_nest(self, op: Op, uses: list[tuple[Item, How]]) -> Nest | None:
         """The nest that reads this reduction row by row, if it can be computed there."""
         v, x = op.result, op.operands[0].type
         if size_one(v.type.shape):
             return None
-        kept = [d for d in range(x.rank) if d not in op.attrs["dims"]]
-        want = tuple((0, ((d, 1),)) if x.shape[d] != 1 else (0, ()) for d in kept)
-        outer = tuple(d for d in kept if x.shape[d] != 1)
-        if far_rows(x, self._order(op.operands[0]), outer):
+        want = tuple((0, ((d, 1),)) if x.shape[d] != 1 else (0, ()) for d in range(x.rank) if d not in op.attrs["dims"])
+        outer = tuple(sorted(kept(op)))
+        summed = sum_size(op) is not None
+        if far_rows(x, self._order(op.operands[0]), outer) or (summed and not innermost(x) <= self.in_line[op.operands[0]]):
+            return None
+        if summed and not is_run(x, op.attrs["dims"]) and sum(g[0] in op.attrs["dims"] for g in groups(x, op.attrs["dims"])) > 1:
             return None
         for item, _ in uses:
             if not isinstance(item, Nest) or item.space != x.shape or item.outer not in (None, outer) or item.epilogue is not None:
                 continue
-            if _mixes(item, op) or any(u is item and h != want for u, h in uses) or not self._may_precede(item, [u for u, _ in uses if u is not item]):
+            if mixes(item, op) or not may_split(item.reductions, outer):
+                continue
+            if any(u is item and h != want for u, h in uses) or not self._may_precede(item, [u for u, _ in uses if u is not item]):
                 continue
             item.outer = outer
             return item
@@ -682,6 +721,7 @@ class _Analysis:
         if (v.type.rank != 2 and not whole) or size_one(v.type.shape) or not isinstance(nest, Nest) or nest.space != v.type.shape:
             return None
         plain = nest.epilogue is None and nest.outer is None and not nest.writes and (not nest.reductions if whole else nest.layout is None)
+        plain = plain and all(sum_size(r) is None for r in nest.reductions)
         return nest if plain and all(u is nest and h == identity(v.type.shape) for u, h in uses) else None
 
     def _overwrite(self, item: Kern, i: int, result: Value, pos: int) -> None:
@@ -691,7 +731,7 @@ class _Analysis:
             copy = Op("stop_gradient", [o], [o.type])
             self.plan.kind[copy] = "ew"
             item.args[i] = copy.result
-            self.src[copy.result], self.cost[copy.result] = self.src[o], self.cost[o]
+            self._as(copy.result, o)
             item.pairs[copy.result] = result
             self.plan.over[result] = copy.result
             self.uses[copy.result] = [(item, "dense")]
@@ -721,7 +761,7 @@ class _Analysis:
                 made = piece.op
                 assert made is not None
                 plan.kind[made] = "ew"
-                self.src[piece], self.cost[piece] = self.src[p], self.cost[p]
+                self._as(piece, p)
                 self.uses[piece] = [(item, "dense")]
                 self._ew(made, pos)
             start = start + p.type.shape[dim]

@@ -1,6 +1,6 @@
 """Emits one loop nest: order and collapse of dims, phases inside outer loops, vectors in the innermost loop, blocked sums.
 
-The order of sums is that of ``sums.py``; unrolled and plain loops keep it (plain ones rotate the chains).
+The order of sums is that of ``sum_order.py``; unrolled and plain loops keep it (plain ones rotate the chains).
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from ..ir.dims import DimLike, product, symbol
 from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, levels
-from .fusion import Item, Nest, size_one, sum_size, write_map
+from .fusion import Item, Nest, size_one, write_map
 from .guards import both, guarded, inside
 from .kernel import Index, as_ktype, constant_of, register
 from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat
 from .phases import Phases
 from .sharing import private_rows, shared
-from .spans import STRIP, Spans, far
-from .sums import BLOCK, CHAINS, Sums
+from .spans import STRIP, Spans, far, light
+from .strips import Strips, as_one
+from .sum_order import BLOCK, CHAINS, apart, is_run, is_thin, starts_anew, sum_size, ties
+from .sums import Sums
 from .tiles import Tiles
 
 __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
@@ -32,7 +34,7 @@ _POLL = 1024
 """Rounds of a loop around others between two questions whether to stop."""
 
 
-class NestEmitter(Sums, Spans, Tiles):
+class NestEmitter(Sums, Spans, Strips, Tiles):
     """Emits ``nest`` into ``cx.kb``."""
 
     def __init__(self, cx: Context, nest: Nest) -> None:
@@ -46,6 +48,7 @@ class NestEmitter(Sums, Spans, Tiles):
         self.blocked = False  # runs on one block of a product at a time: reductions join in memory
         self.alone: tuple[int, ...] = ()  # dims that are loops of their own
         self.order: list[int] = []
+        self.ordered = next((r for r in nest.reductions if sum_size(r) is not None), None)  # a sum whose order is to be kept
         self.across = False  # lanes are neighbours in the last outer loop, not in the inner ones
         self.wide: tuple[int, Value | None] | None = None  # lanes and mask while that loop is open
         self.scratch: dict[Value, Access] = {}
@@ -147,15 +150,18 @@ class NestEmitter(Sums, Spans, Tiles):
         dims = [d for d, n in enumerate(self.space) if n != 1]
         order = self.order = self._dim_order(dims)
         every = [s for ph in self.phases for s in self._strides(ph)]
-        sets = [r.dims for ph in self.phases for r in ph.reds]
-        self.outer_loops = self._make([d for d in order if d in self.outer], every, sets)
+        sets = [dims for ph in self.phases for r in ph.reds for dims in apart(r.op)]
+        self.outer_loops = as_one(self._make([d for d in order if d in self.outer], every, sets), ties(self.nest.reductions))
         for ph in self.phases:
-            ph.loops = self._make([d for d in order if d not in self.outer], self._strides(ph), [r.dims for r in ph.reds])
+            loops = self._make([d for d in order if d not in self.outer], self._strides(ph), [s for r in ph.reds for s in apart(r.op)])
+            ph.loops = as_one(loops, ties(r.op for r in ph.reds))
             levels(ph.nodes, [lp.dims for lp in (*self.outer_loops, *ph.loops)])
             for red in ph.reds:
                 self._place_reduction(red, ph)
         self.across = self._lanes_across(every)
         self._turn()
+        for ph in self.phases:
+            self._room_for_held(ph)
         lanes = self.row_lanes = self._width() if self.across else 1
         for a in self.scratch.values():
             made = self.cx.work.take(a.store.dtype, self.row_size * lanes * private_rows(self))
@@ -180,6 +186,8 @@ class NestEmitter(Sums, Spans, Tiles):
         """Whether more accesses are contiguous in the last outer loop than inside (a softmax over the first dim); one element a row does not count."""
         if not self.outer_loops or any(set(self.outer_loops[-1].dims) & r.dims for ph in self.phases for r in ph.reds):
             return False
+        if self.ordered is not None:
+            return not is_run(self.ordered.operands[0].type, self.ordered.attrs["dims"]) and not is_thin(self.ordered)
         last = self.outer_loops[-1].dims[-1]
         inner = {ph.loops[-1].dims[-1] for ph in self.phases if ph.loops}
         moved = {d for ph in self.phases for lp in ph.loops for d in lp.dims}
@@ -220,10 +228,12 @@ class NestEmitter(Sums, Spans, Tiles):
         return collapse(order, self.space, strides, [*reduced, *(frozenset((d,)) for d in self.alone)])
 
     def _place_reduction(self, red: Reduction, ph: Phase) -> None:
-        red.start = len(ph.loops)
-        while red.start and set(ph.loops[red.start - 1].dims) <= red.dims:
-            red.start -= 1
-        outside = {d for lp in ph.loops[:red.start] for d in lp.dims} | set(self.outer)
+        red.begin = len(ph.loops)
+        while red.begin and set(ph.loops[red.begin - 1].dims) <= red.dims:
+            red.begin -= 1
+        alone = sum_size(red.op) is not None and red.begin < len(ph.loops)  # a group is one loop
+        red.start = len(ph.loops) - 1 if alone else red.begin
+        outside = {d for lp in ph.loops[:red.begin] for d in lp.dims} | set(self.outer)
         red.partial = self.blocked or bool(outside & red.dims)
 
     def _strides(self, ph: Phase) -> list[dict[int, DimLike]]:
@@ -232,6 +242,8 @@ class NestEmitter(Sums, Spans, Tiles):
         return out + [r.target[1][1] for r in ph.reds if r.target is not None]
 
     def _dim_order(self, dims: Sequence[int]) -> list[int]:
+        if self.ordered is not None:
+            return [d for d in self.ordered.operands[0].type.order if d in dims]
         roots = [r.place[1] for ph in self.phases for r in ph.roots]
         loads = [p[1] for ph in self.phases for n in ph.nodes if n.kind == "load" for p in n.places]
         best = max(roots, key=len, default={})
@@ -248,6 +260,7 @@ class NestEmitter(Sums, Spans, Tiles):
             self._evaluate(ph, 0)
         self._nest()
         self.finish()
+        assert 0 in self.space or all(r.written for ph in self.phases for r in (*ph.before, *ph.roots)), "a value of the nest is not stored"
 
     def _only_elements(self) -> bool:
         """Whether the nest is several loops without reductions."""
@@ -279,7 +292,7 @@ class NestEmitter(Sums, Spans, Tiles):
         """Starts the reductions that are updated in memory."""
         for ph in self.phases:
             for red in ph.reds:
-                if red.partial or red.start == len(ph.loops) and ph.loops:
+                if red.partial or red.begin == len(ph.loops) and ph.loops:
                     self._initialise(red)
 
     def finish(self) -> None:
@@ -336,14 +349,17 @@ class NestEmitter(Sums, Spans, Tiles):
         if self.across and level + 1 == len(self.outer_loops):
             self._outer_lanes(loop)
             return
-        with shared(self, loop, loop.low, self._high(loop)) as (low, high):
-            with self.kb.for_(low, high, poll=_POLL if self.long or not level else 0) as lp:
-                self.ivs.append((loop, lp.iv))
+        self._outer_blocks(loop, lambda low, high: self._outer_rounds(level, low, high))
+
+    def _outer_rounds(self, level: int, low: Index, high: Index) -> None:
+        loop = self.outer_loops[level]
+        poll = _POLL if self.long or not level else 0
+        with shared(self, loop, low, high) as (low, high):
+            with self.kb.for_(low, high, poll=poll) as lp, self._at(loop, lp.iv):
                 if level + 1 < len(self.outer_loops):
                     for ph in self.phases:
                         self._evaluate(ph, level + 1)
                 self._outer(level + 1)
-                self.ivs.pop()
             if self.drains and not level:
                 self.kb.drain()
 
@@ -354,14 +370,22 @@ class NestEmitter(Sums, Spans, Tiles):
             self.tiles(loop, reads, _POLL if self.long or len(self.outer_loops) == 1 else 0)
             return
         rest = kb.rem(high, lanes)
-        end = kb.sub(high, rest)
-        with shared(self, loop, 0, end, lanes) as (a, b), kb.for_(a, b, lanes, poll=_POLL if self.long or len(self.outer_loops) == 1 else 0) as lp:
-            self._lanes_here(loop, lp.iv, lanes, None)
+        end, low = kb.sub(high, rest), self.kb.dim(0)
+        if self.ordered is not None and not self.scratch and all(light(ph.nodes) for ph in self.phases):  # a lane adds one after the other: several registers
+            low = self._lane_rounds(loop, 0, kb.sub(high, kb.rem(high, CHAINS * lanes)), CHAINS * lanes)
+        self._lane_rounds(loop, low, end, lanes)
         if isinstance(rest, int) and rest == 0:
             return
         mask = kb.create_mask(rest, lanes) if lanes > 1 else None
         with kb.if_(kb.cmp("gt", rest, 0)) as br, br.then():
             self._lanes_here(loop, end, lanes, mask)
+
+    def _lane_rounds(self, loop: Loop, low: Index, high: Index, lanes: int) -> Index:
+        """Whole vectors of the last outer loop."""
+        poll = _POLL if self.long or len(self.outer_loops) == 1 else 0
+        with shared(self, loop, low, high, lanes) as (a, b), self.kb.for_(a, b, lanes, poll=poll) as lp:
+            self._lanes_here(loop, lp.iv, lanes, None)
+        return high
 
     def _lanes_here(self, loop: Loop, iv: Index, lanes: int, mask: Value | None) -> None:
         if self.lane_rows:
@@ -375,13 +399,16 @@ class NestEmitter(Sums, Spans, Tiles):
         self.wide = None
         self.ivs.pop()
 
+    def _store_before(self, ph: Phase) -> None:
+        """What is stored once for each round of the outer loops."""
+        for root in ph.before:
+            self._store(root, self._value(root.node, {}), *(self.wide or (1, None)))
+
     def _phases_here(self, level: int) -> None:
-        lanes, mask = self.wide or (1, None)
         for ph in self.phases:
             if level:
                 self._evaluate(ph, level)
-            for root in ph.before:
-                self._store(root, self._value(root.node, {}), lanes, mask)
+            self._store_before(ph)
             if ph.roots or ph.reds:
                 self._inner(ph, 0, {})
 
@@ -390,8 +417,7 @@ class NestEmitter(Sums, Spans, Tiles):
 
     def _evaluate(self, ph: Phase, level: int) -> None:
         """Computes what varies with the loops opened so far and no others."""
-        vector = len(self.outer_loops) + len(ph.loops)
-        if level == vector and ph.loops:
+        if ph.loops and level == len(self.outer_loops) + len(ph.loops):
             return
         for n in ph.nodes:
             if n.level == level and n.val is None and n.kind != "slot":
@@ -400,22 +426,24 @@ class NestEmitter(Sums, Spans, Tiles):
     def _inner(self, ph: Phase, li: int, accs: dict[int, list[Value] | None]) -> dict[int, list[Value] | None]:
         if li:
             self._evaluate(ph, len(self.outer_loops) + li)
-        starting = [i for i, r in enumerate(ph.reds) if r.start == li and li < len(ph.loops)]
-        accs = {**accs, **dict.fromkeys(starting)}
         if not ph.loops:
             self._straight(ph)
             return accs
+        begun = [i for i, r in enumerate(ph.reds) if r.begin == li]
+        joined = {i: a for i, a in accs.items() if ph.reds[i].start == li}
+        accs = {**accs, **dict.fromkeys((*begun, *joined))}
         if li == len(ph.loops) - 1:
             accs = self._innermost(ph, accs)
         else:
             lanes, loop = self._lanes(ph), ph.loops[li]
-            full = {i: a or self._identities(ph.reds[i], lanes) for i, a in accs.items()}
-            if not li and not self.outer_loops and not self.blocked and (block := self._block_of_rows(ph, accs)) is not None:
-                accs = self._in_blocks(ph, full, block)
+            full = {i: a or self._identities(ph.reds[i], lanes, li < ph.reds[i].start) for i, a in accs.items()}
+            if not li and not self.blocked and (block := self._block_of_rows(ph, accs)) is not None:
+                accs = self._in_blocks(ph, loop, self._summed_rows([ph], loop), full, block, lambda low, high: self._around(ph, 0, low, high, full))
             else:
                 accs = self._around(ph, li, loop.low, self._high(loop), full)
-        for i in starting:
-            self._finish(ph.reds[i], accs.pop(i))
+        accs = {**accs, **{i: self._merge(ph, joined, {i: [self._total(ph.reds[i], accs[i])]}, 1)[i] for i in joined}}
+        for i in begun:
+            self._deliver(ph.reds[i], self._total(ph.reds[i], accs.pop(i)))
         return accs
 
     def _around(self, ph: Phase, li: int, low: Index, high: Index, full: dict[int, list[Value]]) -> dict[int, list[Value] | None]:
@@ -424,10 +452,9 @@ class NestEmitter(Sums, Spans, Tiles):
         poll = _POLL if self.long or not (li or self.outer_loops) else 0
         with shared(self, loop, low, high) as (a, b):
             with self._in_tiles(ph, li), self.kb.for_(a, b, init=flat(full), poll=poll) as lp:
-                self.ivs.append((loop, lp.iv))
-                inner = self._inner(ph, li + 1, unflat(full, lp.args))
+                with self._at(loop, lp.iv):
+                    inner = self._inner(ph, li + 1, unflat(full, lp.args))
                 self.kb.yield_(*flat({i: inner[i] for i in full}))
-                self.ivs.pop()
             if self.drains and not li and not self.outer_loops:
                 self.kb.drain()
         return dict(unflat(full, lp.results))
@@ -485,11 +512,13 @@ class NestEmitter(Sums, Spans, Tiles):
         """Lanes of each phase that has loops."""
         return [self._width() if self.across else self._lanes(ph) for ph in self.phases if ph.loops]
 
-    def _identities(self, red: Reduction, lanes: int) -> list[Value]:
-        lanes = self.wide[0] if self.wide else lanes
-        k = self.kb.scalars(lanes)
+    def _identities(self, red: Reduction, lanes: int, one: bool = False) -> list[Value]:
+        """What chains start from; ``one``: the one number that runs are joined in."""
+        lanes, k = self.wide[0] if self.wide else lanes, self.kb.scalars()
         start = -0.0 if red.combine == "add" and red.dtype.kind == "f" else k.identity(red.combine, red.dtype)
-        return [self.kb.constant(start, register(red.dtype, lanes))] * CHAINS
+        if one or is_thin(red.op):
+            return [self.kb.constant(start, register(red.dtype, 1))]
+        return [self.kb.constant(start, register(red.dtype, lanes))] * (1 if self.wide and sum_size(red.op) is not None else CHAINS)
 
     def _innermost(self, ph: Phase, accs: dict[int, list[Value] | None]) -> dict[int, list[Value] | None]:
         loop, lanes = ph.loops[-1], self._lanes(ph)
@@ -503,7 +532,10 @@ class NestEmitter(Sums, Spans, Tiles):
             if self._alone(ph) and (done := self._shared_sums(ph, high, lanes, fresh)) is not None:
                 return done
             return self._merge(ph, accs, self._span(ph, low, high, lanes, fresh, self.long or self._alone(ph)), lanes)
-        return self._blocks(ph, low, high, lanes, accs, fresh, BLOCK * BLOCK)
+        if any(is_thin(ph.reds[i].op) for i in accs):
+            return self._one_by_one(ph, low, high, lanes, {i: a or fresh[i] for i, a in accs.items()}, fresh)
+        size = BLOCK * BLOCK if not self.across else BLOCK if any(starts_anew(ph.reds[i].op) for i in accs) else 1
+        return self._blocks(ph, low, high, lanes, accs, fresh, size)
 
     def _alone(self, ph: Phase) -> bool:
         """Whether the innermost loop is the only one, and so has to ask whether to stop."""
@@ -536,7 +568,12 @@ class NestEmitter(Sums, Spans, Tiles):
                 continue
             chains = accs[i]
             if mask is not None and select:
-                x = k.select(mask, x, self._identities(red, lanes)[0])
+                x = k.select(mask, x, k.vector(self._identities(red, lanes)[0]))
+            if lanes > 1 and select and is_thin(red.op):
+                for lane in range(lanes):
+                    chains = [k.combine(red.combine, chains[0], self.kb.extract(x, lane))]
+                accs[i] = chains
+                continue
             accs[i] = [*chains[1:], k.combine(red.combine, chains[0], x)]
         self.ivs.pop()
 
@@ -656,6 +693,7 @@ class NestEmitter(Sums, Spans, Tiles):
         self.kb.scatter(value, store.mem, at, mask)
 
     def _store(self, root: Root, value: Value, lanes: int, mask: Value | None) -> None:
+        root.written = True
         if root.add:
             k = self.kb.scalars(lanes)
             value = k.add(self._load(root.store, root.place, lanes, mask), k.vector(value))
@@ -670,28 +708,29 @@ class NestEmitter(Sums, Spans, Tiles):
         k = self.kb.scalars(lanes)
         self._put(k.combine(red.combine, self._load(store, place, lanes, mask), x), store, place, lanes, mask)
 
-    def _finish(self, red: Reduction, chains: list[Value] | None) -> None:
+    def _total(self, red: Reduction, chains: list[Value] | None) -> Value:
+        """Chains and their lanes as one number."""
         assert chains is not None
         k = self.kb.scalars(self.wide[0] if self.wide else 1)
-        a, b, c, d = chains
-        x = k.combine(red.combine, k.combine(red.combine, a, b), k.combine(red.combine, c, d))
+        while len(chains) > 1:
+            chains = [k.combine(red.combine, a, b) for a, b in zip(chains[::2], chains[1::2])]
+        (x,) = chains
         if not self.wide:
             x = k.reduce(red.combine, x)
         if red.combine == "add" and red.dtype.kind == "f":
             x = k.add(x, k.const(0.0, x))  # an empty sum is 0, not the -0 that chains start from
-        self._deliver(red, x)
+        return x
 
     def _deliver(self, red: Reduction, x: Value) -> None:
-        lanes, mask = self.wide or (1, None)
         if red.partial:
-            self._update(red, x, lanes, mask)
+            self._update(red, x, *(self.wide or (1, None)))
             return
         if red.slot is not None:
             red.slot.value = x
         if red.result is not None and not self.outer_loops:
             self.cx.regs[red.result] = x
         if red.target is not None:
-            self._put(x, *red.target, lanes, mask)
+            self._put(x, *red.target, *(self.wide or (1, None)))
 
 
 def one_pass(cx: Context, nodes: Sequence[Node], roots: Sequence[Root], space: Sequence[DimLike], dims: Sequence[int]) -> None:

@@ -98,7 +98,7 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: 
     work = Workspace(k.kb, k.workspace)
     ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
     outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
-    lower_block(module, k.kb, analyse(scalarise(func.body)), dict(zip(func.body.args, ins)), outs, work)
+    lower_block(module, k.kb, analyse(scalarise(func.body, target.vector_bits)), dict(zip(func.body.args, ins)), outs, work)
     k.kb.ret()
     module.funcs.insert(0, k.func)
     entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total)

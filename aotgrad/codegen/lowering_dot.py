@@ -16,6 +16,7 @@ from .access import Access, identity
 from .bufferise import dense
 from .exprs import Node
 from .fusion import Item, Kern, Nest
+from .gemm.gemv import DOT_CHAINS, TILE_CHAINS
 from .kernel import Index, as_ktype, helper, register
 from .kernel_types import INDEX
 from .loops import NestEmitter
@@ -313,6 +314,9 @@ def _small(cx: Context, dtype: Any, sizes: Sequence[DimLike], xs: Sequence[Acces
     while lanes > 1 and isinstance(n, int) and lanes // 2 >= n:
         lanes //= 2
     (sa, sb, sc), (a, b, c) = strides, xs
+    chains = _chains_along_k(cx, dtype, sizes, strides)
+    if chains:
+        lanes = 1
     kk = kb.scalars(lanes)
     zero = kb.constant(0, register(dtype, lanes))
     rows = kb.dim(m)
@@ -327,7 +331,9 @@ def _small(cx: Context, dtype: Any, sizes: Sequence[DimLike], xs: Sequence[Acces
                 return kk.fma(kk.vector(x), y, acc)
             return kk.add(acc, kk.mul(x, y))
 
-        if isinstance(depth, int) and depth <= _SMALL:
+        if chains:
+            acc = _along_k(kk, cx.target, chains, int(depth), step, zero)
+        elif isinstance(depth, int) and depth <= _SMALL:
             acc = zero
             for i in range(depth):
                 acc = step(i, acc)
@@ -336,6 +342,38 @@ def _small(cx: Context, dtype: Any, sizes: Sequence[DimLike], xs: Sequence[Acces
                 kb.yield_(step(lp.iv, lp.args[0]))
             acc = lp.results[0]
         kb.store(acc, c.store.mem, _at(kb, bases[2], (row.iv, sc[0]), (col.iv, sc[1])), mask)
+
+
+def _chains_along_k(cx: Context, dtype: Any, sizes: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> int:
+    """Chains of vectors along k in which the packed kernels make such a product, by its sizes and strides; 0 where they go through k number by number."""
+    m, n, k = sizes
+    if dtype.mlir not in ("f64", "f32") or not (isinstance(m, int) and isinstance(n, int) and isinstance(k, int)) or k == 0:
+        return 0
+    cfg = gemm.config(dtype.mlir, cx.target)
+    along_a, across_b, along_b = k == 1 or strides[0][1] == 1, n == 1 or strides[1][1] == 1, (n if k == 1 else strides[1][0]) == 1
+    if m == 1 and n > 1 and across_b:
+        return 0
+    if m <= cfg.row_dots and along_b and ((n > 1 and not across_b) or m == n == 1):
+        return DOT_CHAINS if m == 1 else TILE_CHAINS
+    if (n == 1 or (n <= cfg.col_dots and k >= 4 * cfg.vec.lanes)) and along_a:
+        return DOT_CHAINS if n == 1 else TILE_CHAINS
+    return 0
+
+
+def _along_k(kk: Any, target: Any, chains: int, depth: int, step: Any, zero: Value) -> Value:
+    """One product by vectors along k, as the packed kernels make it, in scalars."""
+    lanes = gemm.config(as_ktype(zero.type).elem, target).vec.lanes
+    sums: list[list[Value]] = [[zero] * lanes for _ in range(chains)]
+    for i in range(depth):
+        chain = sums[i // lanes % chains]
+        chain[i % lanes] = step(i, chain[i % lanes])
+    while len(sums) > 1:
+        sums = [[x if y is zero else kk.add(x, y) for x, y in zip(a, b)] for a, b in zip(sums[::2], sums[1::2])]
+    (vector,) = sums
+    while len(vector) > 1:
+        half = len(vector) // 2
+        vector = [x if y is zero else kk.add(x, y) for x, y in zip(vector[:half], vector[half:])]
+    return vector[0]
 
 
 def _at(kb: Any, base: DimLike, *terms: tuple[Index, DimLike]) -> Index:

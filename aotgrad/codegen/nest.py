@@ -37,27 +37,30 @@ class Context:
 
 @record
 class Loop:
-    """One loop over ``dims`` (collapsed, outermost first); ``size``: rounds."""
+    """One loop over ``dims`` (collapsed, outermost first); ``size``: rounds. ``parts``: loops that it stands for, where accesses do not let it be one."""
 
     dims: tuple[int, ...]
     size: DimLike
     low: Index = 0
     high: Index | None = None
+    parts: tuple[Loop, ...] = ()
 
 
 @record
 class Root:
-    """A value written to memory at a place; ``add``: added to what is there."""
+    """A value written to memory at a place; ``add``: added to what is there. ``written``: some loop does so."""
 
     node: Node
     store: Store
     place: Place
     add: bool = False
+    written: bool = False
 
 
 @record
 class Reduction:
-    """A reduction of a phase. ``start``: first inner loop of the run of loops that it reduces in registers."""
+    """A reduction of a phase. ``begin``: first inner loop of those that it reduces in registers; ``start``: first of those whose vectors go to its chains, the loops
+    between join what these leave one by one."""
 
     op: Op
     node: Node
@@ -67,8 +70,10 @@ class Reduction:
     target: tuple[Store, Place] | None
     slot: Slot | None = None
     result: Value | None = None
+    begin: int = 0
     start: int = 0
-    partial: bool = False  # loops outside the run are reduced too: the target is updated
+    partial: bool = False  # loops outside these are reduced too: the target is updated
+    strip: Store | None = None  # where a block of what is reduced is kept, if it must be
 
 
 @record

@@ -19,6 +19,7 @@ from ..ir.builder import Builder
 from ..ir.core import Block, Op, Value
 from ..ir.opdef import ViewMap
 from .fusion import view_of, weight
+from .sum_order import CHAINS, groups, is_run, sum_size
 
 __all__ = ["scalarise"]
 
@@ -72,9 +73,9 @@ def _all_suit(block: Block) -> bool:
     return arrays and scalars <= max(_TOTAL, _KERNEL * kernels)
 
 
-def scalarise(block: Block) -> Block:
-    """The block with what is tiny in scalars; the same block where nothing is. Arguments stay; regions are rewritten too."""
-    return _Rewriter(block, whole=_all_suit(block)).run() if block.ops else block
+def scalarise(block: Block, bits: int) -> Block:
+    """The block with what is tiny in scalars; the same block where nothing is. Arguments stay; regions are rewritten too. ``bits``: of a vector, as sums go by them."""
+    return _Rewriter(block, _all_suit(block), bits).run() if block.ops else block
 
 
 def _indices(shape: Sequence[int]) -> Iterable[tuple[int, ...]]:
@@ -91,8 +92,8 @@ def _flat(index: Sequence[int], shape: Sequence[int]) -> int:
 class _Rewriter:
     """``lists``: the scalars of a value; ``arrays``: the value as an array. Either is made from the other when asked for."""
 
-    def __init__(self, block: Block, whole: bool) -> None:
-        self.source, self.whole = block, whole
+    def __init__(self, block: Block, whole: bool, bits: int) -> None:
+        self.source, self.whole, self.bits = block, whole, bits
         self.out = Block()
         self.b = Builder(self.out)
         self.lists: dict[Value, list[Any]] = {}
@@ -119,7 +120,7 @@ class _Rewriter:
 
     def _copy(self, op: Op) -> None:
         operands = [self.array(o) for o in op.operands]
-        regions = [scalarise(r) for r in op.regions]
+        regions = [scalarise(r, self.bits) for r in op.regions]
         if operands == op.operands and all(a is b for a, b in zip(regions, op.regions)):
             self.out.ops.append(op)
             self.arrays.update((r, r) for r in op.results)
@@ -218,21 +219,40 @@ class _Rewriter:
 
     def _reduce(self, op: Op, combine: str) -> list[Any]:
         x, dims = op.operands[0], op.attrs["dims"]
-        shape = x.type.shape
-        groups: dict[tuple[int, ...], list[Value]] = {}
-        for index in _indices(shape):
-            groups.setdefault(tuple(i for d, i in enumerate(index) if d not in dims), []).append(self.element(x, _flat(index, shape)))
-        return [self._tree(combine, g) for g in groups.values()]
+        t, shape = x.type, x.type.shape
+        found: dict[tuple[int, ...], list[Value]] = {index: [] for index in _indices([n for d, n in enumerate(shape) if d not in dims])}
+        for moved in _indices([shape[d] for d in t.order]):  # as they lie in memory
+            index = [moved[t.order.index(d)] for d in range(len(shape))]
+            found[tuple(i for d, i in enumerate(index) if d not in dims)].append(self.element(x, _flat(index, shape)))
+        size = sum_size(op)
+        run = math.prod(shape[d] for d in groups(t, dims)[-1]) if is_run(t, dims) else 1
+        return [self._tree(combine, g) if size is None else self._sum(combine, g, run, self.bits // (8 * size)) for g in found.values()]
+
+    def _sum(self, combine: str, xs: list[Any], run: int, lanes: int) -> Any:
+        """In the order of loops (``sum_order``): each run by vectors in four chains, runs and rows one after the other."""
+        total: Any = None
+        for i in range(0, len(xs), run):
+            chains: list[list[Any]] = [[None] * lanes] * CHAINS
+            for j in range(i, i + run, lanes):
+                vector = [xs[p] if p < i + run else None for p in range(j, j + lanes)]
+                chains = [*chains[1:], self._pairs(combine, chains[0], vector)]
+            while len(chains) > 1:
+                chains = [self._pairs(combine, a, b) for a, b in zip(chains[::2], chains[1::2])]
+            (vector,) = chains
+            while len(vector) > 1:
+                vector = self._pairs(combine, vector[:len(vector) // 2], vector[len(vector) // 2:])
+            total = self._pairs(combine, [total], vector)[0]
+        return self.b.add(total, self.b.scalar(0.0, total.type.dtype)) if combine == "add" else total  # loops give no -0
+
+    def _pairs(self, combine: str, xs: list[Any], ys: list[Any]) -> list[Any]:
+        """Element by element; None is nothing."""
+        return [y if x is None else x if y is None else self.b.emit(combine, [x, y])[0] for x, y in zip(xs, ys)]
 
     def _tree(self, combine: str, xs: list[Any]) -> Any:
-        """By halves, as the lanes of a vector are combined."""
-        half = 1
-        while 2 * half < len(xs):
-            half *= 2
+        """By halves."""
         while len(xs) > 1:
-            low, high = xs[:half], xs[half:]
-            xs = [self.b.emit(combine, [a, high[i]])[0] if i < len(high) else a for i, a in enumerate(low)]
-            half //= 2
+            half = (len(xs) + 1) // 2
+            xs = self._pairs(combine, xs[:half], [*xs[half:], None][:half])
         return xs[0]
 
     def _insert(self, op: Op) -> list[Any]:
@@ -272,10 +292,10 @@ class _Rewriter:
         for i, index in enumerate(_indices(shape)):
             lines.setdefault(tuple(j for d, j in enumerate(index) if d != dim), []).append(i)
         for line in lines.values():
-            running: Any = None
+            running: Any = self.b.scalar(0 if op.name == "cumsum" else 1, x.type.dtype) if op.attrs["exclusive"] else None
             for i in reversed(line) if op.attrs["reverse"] else line:
                 if op.attrs["exclusive"]:
-                    out[i] = self.b.scalar(0 if op.name == "cumsum" else 1, x.type.dtype) if running is None else running
+                    out[i] = running
                 value = self.element(x, i)
                 running = value if running is None else self.b.emit("add" if op.name == "cumsum" else "mul", [running, value])[0]
                 if not op.attrs["exclusive"]:
@@ -292,7 +312,7 @@ class _Rewriter:
         if not ready:
             return False
         self.changed = True
-        inner = _Rewriter(body, whole=True)
+        inner = _Rewriter(body, True, self.bits)
         operands: list[Value] = []
         for p, (arg, given) in enumerate(zip(body.args, op.operands)):
             spread = p < nc + nk and _is_tiny(arg)

@@ -9,14 +9,14 @@ from contextlib import nullcontext
 from ..ir.core import Value
 from ..ir.dims import DimLike, product
 from .bufferise import Store
-from .exprs import heavy
+from .exprs import Node, heavy
 from .guards import edges
 from .kernel import Index, KernelBuilder
 from .nest import Context, Loop, Phase, Place, flat, unflat
 from .sharing import shared
-from .sums import CHAINS
+from .sum_order import CHAINS
 
-__all__ = ["STRIP", "Spans", "far"]
+__all__ = ["STRIP", "Spans", "far", "light"]
 
 _LIGHT = 12
 _PAST = 16 << 20  # bytes of a result from which it is written past the cache
@@ -29,6 +29,11 @@ STRIP = 1 << 16
 def far(low: Index, high: Index) -> bool:
     """Whether a run may be longer than one strip."""
     return not (isinstance(low, int) and isinstance(high, int) and high - low <= STRIP)
+
+
+def light(nodes: Sequence[Node]) -> bool:
+    """Whether several vectors of nodes stay in registers."""
+    return heavy(nodes) <= _LIGHT
 
 
 def _is(x: DimLike, number: int) -> bool:
@@ -48,6 +53,7 @@ class Spans:
     long: bool
     free: int | None
     _body: Callable[[Phase, Index, int, Value | None, dict[int, list[Value]]], None]
+    _row_by_row: Callable[[Phase, Index, Index, int, dict[int, list[Value]]], dict[int, list[Value]]]
     position: Callable[[Place], Index]
     across: bool
     blocked: bool
@@ -94,6 +100,8 @@ class Spans:
 
     def _span(self, ph: Phase, low: Index, high: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
         """Whole vectors from ``low``, then a masked rest. ``low`` is a multiple of whole rounds."""
+        if ph.loops[-1].parts:
+            return self._row_by_row(ph, low, high, lanes, accs)
         kb = self.kb
         moved = [] if accs or lanes == 1 or self.wide else edges(kb, ph.nodes, ph.loops[-1].dims[-1], self.position)
         if moved:
@@ -102,10 +110,17 @@ class Spans:
         count = kb.sub(high, low)
         rest = kb.rem(count, lanes)
         end = kb.sub(high, rest)
-        at = low
-        if accs and heavy(ph.nodes) <= _LIGHT:
+        accs = self._vectors(ph, low, end, lanes, accs, strips)
+        if lanes == 1 or rest == 0:
+            return accs
+        return self._rest(ph, end, rest, lanes, accs)
+
+    def _vectors(self, ph: Phase, low: Index, end: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
+        """Whole vectors alone."""
+        kb, at = self.kb, low
+        if accs and light(ph.nodes):
             step = CHAINS * lanes
-            stop = kb.sub(high, kb.rem(count, step))
+            stop = kb.sub(end, kb.rem(kb.sub(end, low), step))
 
             def several(iv: Index, inside: dict[int, list[Value]]) -> None:
                 for c in range(CHAINS):
@@ -115,18 +130,15 @@ class Spans:
             at = stop
         run = functools.partial(self._rounds, at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
         if accs or lanes == 1 or self.wide or (beyond := self._beyond(ph, low)) is None:
-            accs = run()
-        else:
-            with kb.if_(beyond[0]) as br:
-                with br.then():
-                    self.past, self.drains = dict.fromkeys(beyond[1], _PART), True
-                    run()
-                    self.past = {}
-                with br.orelse():
-                    run()
-        if lanes == 1 or rest == 0:
-            return accs
-        return self._rest(ph, end, rest, lanes, accs)
+            return run()
+        with kb.if_(beyond[0]) as br:
+            with br.then():
+                self.past, self.drains = dict.fromkeys(beyond[1], _PART), True
+                run()
+                self.past = {}
+            with br.orelse():
+                run()
+        return accs
 
     def _beyond(self, ph: Phase, low: Index) -> tuple[Value, list[Store]] | None:
         """Results of a phase without functions, too large to stay in the cache, that nothing reads again, and whether they are: these are written past it."""

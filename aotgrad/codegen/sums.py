@@ -1,4 +1,4 @@
-"""The order of sums, and the blocks that let several threads keep it. Bounds of blocks depend on sizes alone.
+"""The blocks of sums, which let several threads keep the order that ``sum_order.py`` states. Bounds of blocks depend on sizes alone.
 
 Over a contiguous run vector i goes to chain i mod 4 of a block of 128 vectors; the chains of 128 blocks are added block by block, those of such groups group by
 group, then as ((0+1)+(2+3)), then lanes by halves. Over rows, blocks of rows start anew and are added one after the other: 128 rows, or fewer long ones. Threads
@@ -18,11 +18,10 @@ from .bufferise import Store
 from .kernel import Index, KernelBuilder, as_ktype, register
 from .nest import Context, Loop, Phase, Place, Reduction, flat, rank_of, unflat, unflat_all
 from .sharing import grain, may_share, units
+from .sum_order import BLOCK, starts_anew
 
-__all__ = ["BLOCK", "CHAINS", "Sums"]
+__all__ = ["Sums"]
 
-CHAINS: Final = 4
-BLOCK: Final = 128
 _LONG: Final = 1 << 17
 """Elements of a block of long rows."""
 
@@ -36,12 +35,12 @@ class _Parts:
     def __init__(self, e: Sums, ph: Phase, like: Chains, count: DimLike) -> None:
         self.e, self.like, self.stores = e, like, {}
         self.lanes = {i: as_ktype(chains[0].type).lanes for i, chains in like.items()}
-        for i in like:
-            self.stores[i] = e.cx.work.take(ph.reds[i].dtype, count * (CHAINS * self.lanes[i]))
+        for i, chains in like.items():
+            self.stores[i] = e.cx.work.take(ph.reds[i].dtype, count * (len(chains) * self.lanes[i]))
             e.temps.append(self.stores[i])
 
     def _at(self, i: int, block: Index, chain: int) -> Index:
-        return self.e.kb.mul(self.e.kb.add(self.e.kb.mul(block, CHAINS), chain), self.lanes[i])
+        return self.e.kb.mul(self.e.kb.add(self.e.kb.mul(block, len(self.like[i])), chain), self.lanes[i])
 
     def put(self, block: Index, chains: Open) -> None:
         for i, values in chains.items():
@@ -49,7 +48,7 @@ class _Parts:
                 self.e.kb.store(v, self.stores[i].mem, self._at(i, block, c))
 
     def get(self, block: Index) -> Chains:
-        return {i: [self.e.kb.load(self.stores[i].mem, self._at(i, block, c), self.lanes[i]) for c in range(CHAINS)] for i in self.like}
+        return {i: [self.e.kb.load(self.stores[i].mem, self._at(i, block, c), self.lanes[i]) for c in range(len(a))] for i, a in self.like.items()}
 
 
 class Sums:
@@ -60,6 +59,8 @@ class Sums:
     space: Sequence[DimLike]
     phases: list[Phase]
     blocked: bool
+    across: bool
+    outer_loops: list[Loop]
     temps: list[Store]
     spread: bool
     _high: Callable[[Loop], Index]
@@ -67,7 +68,6 @@ class Sums:
     _lanes: Callable[[Phase], int]
     _alone: Callable[[Phase], bool]
     _span: Callable[..., Chains]
-    _around: Callable[..., Open]
     _fill: Callable[[Store, Place, Sequence[int], Value], None]
     _add_to: Callable[[tuple[Store, Place], Store, Place, Sequence[int]], None]
 
@@ -88,6 +88,16 @@ class Sums:
             made = self._blocks(ph, lp.iv, end, lanes, dict.fromkeys(accs), fresh, size // BLOCK)
             kb.yield_(*flat(self._merge(ph, unflat(started, lp.args), {i: a for i, a in made.items() if a is not None}, lanes)))
         return dict(unflat(started, lp.results))
+
+    def _one_by_one(self, ph: Phase, low: Index, high: Index, lanes: int, accs: Chains, fresh: Chains) -> Open:
+        """Rows of one element each: a block is as many of them as of other rows."""
+        kb = self.kb
+        if not any(starts_anew(ph.reds[i].op) for i in accs):
+            return dict(self._span(ph, low, high, lanes, accs, self._alone(ph)))
+        with kb.for_(low, high, BLOCK, init=flat(accs), poll=BLOCK) as lp:
+            made = self._span(ph, lp.iv, kb.min(high, kb.add(lp.iv, BLOCK)), lanes, fresh)
+            kb.yield_(*flat(self._merge(ph, unflat(accs, lp.args), made, lanes)))
+        return dict(unflat(accs, lp.results))
 
     def _shared_sums(self, ph: Phase, high: Index, lanes: int, fresh: Chains) -> Open | None:
         """The only loop of the nest by blocks on several threads, joined as one thread does. None where that cannot be, or does not pay."""
@@ -116,30 +126,46 @@ class Sums:
 
     # ---- rows ---------------------------------------------------------------------------------------------------------------------
 
-    def _summed_rows(self, ph: Phase) -> list[Reduction]:
-        """Float sums that every round of the first loop adds to memory."""
-        loop = ph.loops[0]
-        return [r for r in ph.reds if r.start == len(ph.loops) and r.combine == "add" and r.dtype.kind == "f" and set(loop.dims) <= r.dims]
+    def _summed_rows(self, phases: Sequence[Phase], loop: Loop) -> list[Reduction]:
+        """Float sums that rounds of the first loop add to memory."""
+        return [r for ph in phases for r in ph.reds
+                if (r.partial or r.begin == len(ph.loops)) and r.combine == "add" and r.dtype.kind == "f" and set(loop.dims) <= r.dims]
+
+    def _outer_blocks(self, loop: Loop, rounds: Callable[[Index, Index], None]) -> None:
+        """The outermost loop around several phases, in blocks where it sums rows."""
+        summed = self._summed_rows(self.phases, loop) if loop is self.outer_loops[0] and not self.across and not self.blocked else []
+        if not summed or (isinstance(loop.size, int) and loop.size <= BLOCK):
+            rounds(loop.low, self._high(loop))
+            return
+
+        def around(first: Index, end: Index) -> Open:
+            rounds(first, end)
+            return {}
+
+        self._in_blocks(self.phases[0], loop, summed, {}, BLOCK, around)
 
     def _block_of_rows(self, ph: Phase, accs: Open) -> DimLike | None:
         """Rounds of the first loop in a block; None for one block."""
         size = ph.loops[0].size
         block: DimLike = BLOCK
-        if not self._summed_rows(ph):
+        joined = any(ph.reds[i].start and starts_anew(ph.reds[i].op) for i in accs)
+        if self.outer_loops and not joined:
+            return None
+        if not joined and not self._summed_rows([ph], ph.loops[0]):
             if not accs:
                 return None
             inner = dims.product([n for d, n in enumerate(self.space) if d not in ph.loops[0].dims])
             block = dims.maximum(dims.minimum(dims.floordiv(_LONG, dims.maximum(inner, 1)), BLOCK), 1)
         return None if isinstance(size, int) and isinstance(block, int) and size <= block else block
 
-    def _in_blocks(self, ph: Phase, full: Chains, rounds: DimLike) -> Open:
+    def _in_blocks(self, ph: Phase, loop: Loop, updated: Sequence[Reduction], full: Chains, rounds: DimLike, around: Callable[[Index, Index], Open]) -> Open:
         """The first loop in blocks of rounds: sums start anew in each and are then added, so that their error does not grow with the rows."""
-        kb, loop, updated = self.kb, ph.loops[0], self._summed_rows(ph)
-        lanes, high, block = self._lanes(ph), self._high(loop), kb.dim(rounds)
+        kb = self.kb
+        lanes, high, block = self._lanes(ph) if full else 1, self._high(loop), kb.dim(rounds)
         homes = [r.target for r in updated]
         zero = [kb.constant(-0.0, register(r.dtype, 1)) for r in updated]
         joined = [*updated, *(ph.reds[i] for i in full)]
-        spread = may_share(self, loop, joined) and not any(r.dtype.kind == "b" for r in joined)
+        spread = not self.outer_loops and may_share(self, loop, joined) and not any(r.dtype.kind == "b" for r in joined)
         count = kb.div(kb.add(high, kb.sub(block, 1)), block)
         blocks = dims.floordiv(loop.size + (rounds - 1), rounds) if spread else 1
         rows = [self._row_of_sums(r, blocks) for r in updated]
@@ -149,7 +175,7 @@ class Sums:
                 r.target = (store, (at * size, own))
                 self._fill(*r.target, order, z)
             first = kb.mul(i, block)
-            made = self._around(ph, 0, first, kb.min(high, kb.add(first, block)), full)
+            made = around(first, kb.min(high, kb.add(first, block)))
             for r, home in zip(updated, homes):
                 r.target = home
             return made

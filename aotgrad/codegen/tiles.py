@@ -95,6 +95,7 @@ class Tiles:
     _compute: Callable[[Node, dict[Node, Value], int, Value | None], Value]
     _value: Callable[[Node, dict[Node, Value]], Value]
     _store: Callable[[Root, Value, int, Value | None], None]
+    _store_before: Callable[[Phase], None]
     position: Callable[[Place], Index]
 
     def turned(self) -> list[Node]:
@@ -116,6 +117,7 @@ class Tiles:
         """The last outer loop and the one inside it."""
         kb, lanes, inside = self.kb, self._width(), self.phases[0].loops[0]
         high, end, few = self._high(loop), self._high(inside), self._few(inside)
+        self._store_rows(loop, high, ask)
         if (apart := self._few(loop)) and self._flat(loop, inside, reads, apart):
             self._sorted(loop, reads, apart, ask)
             return
@@ -133,6 +135,30 @@ class Tiles:
             self._forget()
             with br.orelse():
                 self._edges(loop, reads, high, end, few, ask)
+        self._forget()
+
+    def _store_rows(self, loop: Loop, high: Index, ask: int) -> None:
+        """What is stored once for each round of the last outer loop, in a loop of its own: there may be no tiles, or several in a row."""
+        kb, lanes, ph = self.kb, self._width(), self.phases[0]
+        if not ph.before:
+            return
+
+        def at(iv: Index, mask: Value | None) -> None:
+            self._forget()
+            self.ivs.append((loop, iv))
+            self.wide = (lanes, mask)
+            self._evaluate(ph, len(self.outer_loops))
+            self._store_before(ph)
+            self.wide = None
+            self.ivs.pop()
+
+        rest = kb.rem(high, lanes)
+        whole = kb.sub(high, rest)
+        with shared(self, loop, 0, whole, lanes) as (low, stop), kb.for_(low, stop, lanes, poll=ask) as lp:
+            at(lp.iv, None)
+        if not _is(rest, 0):
+            with self._when(rest):
+                at(whole, kb.create_mask(rest, lanes))
         self._forget()
 
     def _few(self, loop: Loop) -> int:

@@ -67,7 +67,7 @@ def fused(func: Func) -> Callable[..., Any] | None:
 
 
 _MOVES = frozenset(("broadcast", "constant", "full", "permute", "reshape", "slice"))
-_ALONE = frozenset(("cumsum", "dot", "host_call", "prod", "root_sum_powers", "scatter", "scatter_add", "sum", "take"))  # errors and orders of sums
+_ALONE = frozenset(("dot", "host_call", "root_sum_powers", "scatter", "scatter_add", "take"))  # errors, branches, and how operands of products lie
 
 
 def _miss(*args: Any) -> None:

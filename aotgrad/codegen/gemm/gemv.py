@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .emit import Fn, Val, Vec
 
-__all__ = ["DOTS", "DOT_TILES", "STREAM", "dot_tiles", "row_dots", "stream"]
+__all__ = ["DOTS", "DOT_CHAINS", "DOT_TILES", "STREAM", "TILE_CHAINS", "dot_tiles", "row_dots", "stream"]
 
 DOTS, DOT_TILES, STREAM = "ag_dots", "ag_dot_tiles", "ag_stream"
-_CHAINS = 4  # partial sums of one dot: enough for two loads a cycle at four cycles of latency
+DOT_CHAINS, TILE_CHAINS = 4, 2
+"""Partial sums of one dot: enough for two loads a cycle at four cycles of latency; of each of several at once."""
 
 
 def row_dots(vec: Vec, block: int) -> str:
@@ -17,7 +18,7 @@ def row_dots(vec: Vec, block: int) -> str:
     """
     params = [("i64", "M"), ("i64", "K"), ("ptr", "A"), ("i64", "rsa"), ("ptr", "X"), ("ptr", "Y"), ("i64", "sy"), ("i1", "acc")]
     f = Fn(f"{DOTS}_{vec.dtype}", params, attrs="noinline nounwind")
-    full, masks, has_tail = _split(f, vec, _CHAINS)
+    full, masks, has_tail = _split(f, vec, DOT_CHAINS)
     state: list[tuple[str, Val]] = [("i64", "%M"), ("ptr", "%A"), ("ptr", "%Y")]
     for rows in (block, 1):
         def some(v: list[str], rows: int = rows) -> list[Val]:
@@ -69,7 +70,7 @@ def dot_tiles(vec: Vec, rows: int) -> str:
     params = [("i64", "M"), ("i64", "Q"), ("i64", "K"), ("ptr", "A"), ("i64", "rsa"), ("ptr", "X"), ("i64", "sx"), ("ptr", "Y"), ("i64", "sy"), ("i64", "sq"),
               ("i1", "acc")]
     f = Fn(f"{DOT_TILES}_{vec.dtype}", params, attrs="noinline nounwind")
-    full, masks, has_tail = _split(f, vec, 2)
+    full, masks, has_tail = _split(f, vec, TILE_CHAINS)
     last_r, last_q = f.sub("%M", 1), f.sub("%Q", 1)
 
     def some(r: str) -> None:

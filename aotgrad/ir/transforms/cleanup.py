@@ -161,6 +161,8 @@ def _simplify_move(b: Builder, op: Op, x: Value) -> Any:
     inner = x.op
     if inner is not None and inner.name == op.name:
         base = inner.operands[0]
+        if op.name == "relayout":
+            return b.relayout(base, layout=op.attrs["layout"]) if base.type.layout != op.attrs["layout"] else base
         if op.name == "reshape":
             return b.to_shape(base, op.attrs["shape"])
         if op.name == "permute":
@@ -176,8 +178,20 @@ def _simplify_permute(b: Builder, op: Op, x: Value) -> Any:
     return _simplify_move(b, op, x)
 
 
-def _simplify_sum(b: Builder, op: Op, x: Value) -> Any:
+def _simplify_slice(b: Builder, op: Op, x: Value) -> Any:
+    if x.op is None or x.op.name != "relayout":
+        return None
+    return b.relayout(b.slice(x.op.operands[0], **op.attrs), layout=x.op.attrs["layout"])  # a sum of it then goes by what lies there
+
+
+def _simplify_reduction(b: Builder, op: Op, x: Value) -> Any:
     return x if not op.attrs["dims"] else None
+
+
+def _simplify_sum(b: Builder, op: Op, x: Value) -> Any:
+    if x.op is not None and x.op.name == "relayout":  # such as the cotangents of what was broadcast into a layout: they are summed as they lie
+        return b.sum(x.op.operands[0], dims=op.attrs["dims"])
+    return _simplify_reduction(b, op, x)
 
 
 def _simplify_concatenate(b: Builder, op: Op, *xs: Value) -> Any:
@@ -187,8 +201,8 @@ def _simplify_concatenate(b: Builder, op: Op, *xs: Value) -> Any:
 _RULES: dict[str, Callable[..., Any]] = {
     "lmul": _simplify_lmul, "mul": _simplify_mul, "neg": _simplify_neg, "add": _simplify_add, "div": _simplify_div,
     "reshape": _simplify_move, "broadcast": _simplify_move,
-    "cast": _simplify_move, "relayout": _simplify_move, "permute": _simplify_permute,
-    "sum": _simplify_sum, "amax": _simplify_sum, "amin": _simplify_sum, "prod": _simplify_sum,
+    "cast": _simplify_move, "relayout": _simplify_move, "permute": _simplify_permute, "slice": _simplify_slice,
+    "sum": _simplify_sum, "amax": _simplify_reduction, "amin": _simplify_reduction, "prod": _simplify_reduction,
     "concatenate": _simplify_concatenate,
 }
 
