@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from autograd_pair import HAS_TORCH, modules, outcome
+from autograd_pair import HAS_TORCH, modules, outcome, same
 
 import aotgrad as ag
 
@@ -214,3 +214,31 @@ def test_formats_are_objects_with_names() -> None:
     for name in FORMATS:
         fmt = getattr(ag, name)
         assert repr(fmt) == f"aotgrad.{name}" and pickle.loads(pickle.dumps(fmt)) is fmt
+
+
+MATRICES: dict[str, Callable[[Any], Any]] = {
+    "same": lambda m: (m.arange(6.0).view(2, 3), m.arange(6.0).view(3, 2).t()),
+    "with gaps": lambda m: (m.arange(24.0).view(4, 6)[::2, ::2], m.arange(6.0).view(3, 2).t()),
+    "broadcast": lambda m: (m.arange(2.0)[:, None].expand(2, 3), m.arange(6.0).view(3, 2).t()),
+    "integers": lambda m: (m.arange(6).view(2, 3), m.arange(6.0).view(3, 2).t()),
+    "a row": lambda m: (m.arange(3.0), m.arange(6.0).view(3, 2).t()), "a number": lambda m: (m.tensor(2.0), m.arange(6.0).view(3, 2).t()),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrices_of_two_orders(name: str) -> None:
+    def strides(m: Any) -> Any:
+        found = []
+        for a, b in (MATRICES[name](m), MATRICES[name](m)[::-1]):
+            found += [(a * b).stride(), (a - b).stride(), m.maximum(a, b + 0 * a).stride(), (a > b).stride(), m.where(b > 2, a, b).stride(), (a / (b + 1)).stride()]
+        return found
+
+    assert same(strides)[0] != "error"
+
+
+def test_joined_matrices_are_row_major() -> None:
+    def strides(m: Any) -> Any:
+        a, b = m.arange(6.0).view(3, 2).t(), m.arange(24.0).view(4, 3, 2).transpose(0, 1)
+        return [m.cat([a, a]).stride(), m.cat([a, a], 1).stride(), m.stack([a, a]).stride(), m.stack([a, a], -1).stride(), m.cat([b, b]).stride()]
+
+    assert same(strides)[0] != "error"

@@ -297,7 +297,7 @@ def _in_float32(op: Op) -> Callable[..., Any]:
 
 
 def _laid_out(op: Op, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``fn`` with results in the memory order that PyTorch gives them; of interest from three dims on."""
+    """``fn`` with results in the memory order that PyTorch gives them; of interest from two dims on."""
     rank = op.result.type.rank
     if opdef.get(op.name).layouts == "channels_last":
         return lambda *xs: images.laid_out(fn(*xs), xs)
@@ -305,6 +305,10 @@ def _laid_out(op: Op, fn: Callable[..., Any]) -> Callable[..., Any]:
         return _choose
     if rank > 2 and isinstance(opdef.get(op.name).lower, opdef.Scalar):
         return lambda *xs: _like_operands(fn(*xs), xs)
+    if rank == 2 and len(op.operands) > 1 and isinstance(opdef.get(op.name).lower, opdef.Scalar):
+        return lambda *xs: out if (out := fn(*xs)).strides == xs[0].strides else _like_operands(out, xs)  # NumPy differs where the orders of operands do
+    if op.name == "concatenate" and rank in (2, 3):
+        return lambda *xs: np.ascontiguousarray(fn(*xs))
     if rank == 4 and op.name in _KEEP_CHANNELS_LAST:
         insertion = op.name == "insert"
         return lambda *xs: _like_parts(fn(*xs), xs, insertion)
