@@ -28,12 +28,12 @@ from .numpy_helpers import HELPERS
 
 __all__ = ["module"]
 
-ATOM, UNARY, MUL, ADD, BITS, COMPARE = 9, 8, 7, 6, 5, 4
+ATOM, UNARY, MUL, ADD, AND, XOR, OR, COMPARE = 9, 8, 7, 6, 5, 4, 3, 2
 _INLINE = 70
 _BINARY = {
     "add": ("+", ADD), "sub": ("-", ADD), "mul": ("*", MUL), "div": ("/", MUL), "floor_divide": ("//", MUL), "remainder": ("%", MUL), "lt": ("<", COMPARE),
-    "le": ("<=", COMPARE), "gt": (">", COMPARE), "ge": (">=", COMPARE), "eq": ("==", COMPARE), "ne": ("!=", COMPARE), "logical_and": ("&", BITS),
-    "logical_or": ("|", BITS), "logical_xor": ("^", BITS), "bitwise_and": ("&", BITS), "bitwise_or": ("|", BITS), "bitwise_xor": ("^", BITS),
+    "le": ("<=", COMPARE), "gt": (">", COMPARE), "ge": (">=", COMPARE), "eq": ("==", COMPARE), "ne": ("!=", COMPARE), "logical_and": ("&", AND),
+    "logical_or": ("|", OR), "logical_xor": ("^", XOR), "bitwise_and": ("&", AND), "bitwise_or": ("|", OR), "bitwise_xor": ("^", XOR),
 }
 _CALLS = {
     "pow": "np.power", "atan2": "np.arctan2", "asin": "np.arcsin", "acos": "np.arccos", "atan": "np.arctan", "lmul": "_lmul", "sigmoid": "_sigmoid",
