@@ -596,6 +596,14 @@ def test_donated_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     assert swapped.tolist() == [0.0, 1.0, 1.0]
     same, plain = np.arange(3.0), np.arange(3.0)
     assert donated(same, same) == f(plain, plain) and same.tolist() == plain.tolist()  # one array for both
+    both, plain = np.arange(8.0), np.arange(8.0)
+
+    def shown(x: Any, y: Any) -> Any:
+        x[1:] += y[:-1]
+        return (x * y).sum()
+
+    for mine, theirs in (((both[:5], both[2:7]), (plain[:5], plain[2:7])), ((both, both), (plain, plain)), ((both[::-1], both), (plain[::-1], plain))):
+        assert C(shown, donate="x")(*mine) == shown(*theirs) and both.tolist() == plain.tolist()  # y shows what is written to x
     closed = np.zeros(3)
     closed.flags.writeable = False
     with pytest.raises(ag.AotgradValueError, match="donate= names.*read-only"):

@@ -141,6 +141,29 @@ def test_vmap() -> None:
     assert len(set(nested.reshape(-1).tolist())) > 2040
 
 
+def test_matrices_of_derivatives_are_of_one_draw() -> None:
+    """Whatever the mode runs again: every row of numbers is a function of one sample, and as many draws are taken as by one run."""
+    other = ag.Generator().manual_seed(4)
+    inner = ag.compile(lambda v: v * ag.rand(3, dtype=ag.float64))
+
+    def f(v: Any) -> Any:
+        return inner(v.sum() ** 2) * ag.rand(3, dtype=ag.float64, generator=other)
+
+    x = ag.tensor(np.arange(1.0, 5.0))
+    functional = ag.autograd.functional
+    for make in (ag.jacfwd, ag.jacrev, ag.hessian, lambda f: ag.jacfwd(ag.jacfwd(f)), lambda f: ag.compile(ag.jacfwd(f)),
+                 lambda f: lambda x: functional.jacobian(f, x, vectorize=True, strategy="forward-mode")):
+        ag.manual_seed(2)
+        other.manual_seed(4)
+        found = make(f)(x).numpy().reshape(3, -1)
+        after = ag.rand(2).tolist(), ag.rand(2, generator=other).tolist()
+        ag.manual_seed(2)
+        other.manual_seed(4)
+        want = f(x).numpy() / 100 * (20 if found.shape[1] == 4 else 2)
+        np.testing.assert_allclose(found, np.repeat(want[:, None], found.shape[1], 1), rtol=1e-13)
+        assert after == (ag.rand(2).tolist(), ag.rand(2, generator=other).tolist())
+
+
 def test_where_it_cannot_be() -> None:
     with pytest.raises(ag.AotgradNotImplementedError, match="draw them before it"):
         ag.compile(lambda x: ag.fori_loop(0, 3, lambda i, c: c * ag.rand(4), x))(ag.ones(4))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.frontend import transforms
+from aotgrad.frontend import randoms, transforms
 from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -330,9 +330,11 @@ def _forward_jacobian(func: F, inputs: Any, strict: bool, vectorize: bool) -> An
     many_in, xs = _as_tuple(inputs, "inputs", "jacobian")
     columns: list[list[list[Any]]] = []  # per input, per element, per output
     many_out, outs = False, []
+    again = randoms.repeating()
     for k, x in enumerate(xs):
         columns.append([])
         for j in range(max(1, x.numel())):
+            again()
             with forward_ad.dual_level():
                 tangent = _unit(x, j) if x.numel() else _zeros(x)
                 out = func(*[forward_ad.make_dual(y, tangent if n == k else _zeros(y)) for n, y in enumerate(xs)])

@@ -204,7 +204,11 @@ class State:
         """The plain function, which may write to its arrays: what is not donated stays as it is."""
         leaves, tree = tree_flatten((args, kwargs))
         donated, inner = self._donated(tree), current() is not None or any(isinstance(x, Traced) for x in leaves)
-        args, kwargs = tree_unflatten(tree, [x if i in donated else alias(x) if inner else spared(x) for i, x in enumerate(leaves)])
+        open_ = [leaves[i] for i in donated if isinstance(leaves[i], np.ndarray)]
+        for i, x in enumerate(leaves):
+            if i not in donated and not (isinstance(x, np.ndarray) and any(np.may_share_memory(x, y) for y in open_)):  # what shares the memory shows the writes
+                leaves[i] = alias(x) if inner else spared(x)
+        args, kwargs = tree_unflatten(tree, leaves)
         return self.f(*args, **kwargs)
 
     def _donated(self, tree: TreeDef) -> set[int]:

@@ -11,7 +11,7 @@ from aotgrad_runtime.arrays import converted
 from aotgrad_runtime.dtypes import DType, bfloat16
 from aotgrad_runtime.tensor import Tensor, wrap
 
-from . import dispatch
+from . import dispatch, randoms
 from .leaves import (
     F,
     arguments_of,
@@ -140,6 +140,7 @@ def _jacfwd_blocks(partial: F, args: Sequence[Any], nums: Sequence[int], trees: 
     zeros = [[np.zeros(tuple(x.shape) if isinstance(x, Tensor) else np.shape(x), dtype_of(x).np) if differentiable(x) else x for x in leaves] for leaves, _ in trees]
     moved: list[list[list[Any] | None]] = []
     outs, out_tree = list[Any](), None
+    again = randoms.repeating()  # every pass sees the same function
     for a, (leaves, _) in enumerate(trees):
         per_leaf: list[list[Any] | None] = []
         for k, x in enumerate(leaves):
@@ -151,6 +152,7 @@ def _jacfwd_blocks(partial: F, args: Sequence[Any], nums: Sequence[int], trees: 
                 ts = [list(z) for z in zeros]
                 if zeros[a][k].size:
                     ts[a][k] = _basis(shape, dtype_of(x), j)
+                again()
                 value, tangent = jvp(partial, [args[i] for i in nums], [tree_unflatten(t, [_stored(v, cls) for v in z]) for z, (_, t) in zip(ts, trees)])
                 outs, out_tree = tree_flatten(value)
                 rows.append(tree_flatten_nones(tangent, out_tree))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,10 +27,14 @@ from .front import FrontBuilder
 from .trace import Traced, TracedTensor, current, user_loc
 
 __all__ = ["ABSTRACT", "LOOP", "SHARED", "Generator", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "rand", "rand_like", "randint", "randn",
-           "randn_like", "randperm", "seed", "set_rng_state", "watch"]
+           "randn_like", "randperm", "repeating", "seed", "set_rng_state", "watch"]
 
 _ODD: Final = 0x9E3779B1
 _STATE = TensorType((3,), dtypes.int64)
+
+
+_generators: Any = weakref.WeakSet()
+_listing = forks.safe(threading.Lock())
 
 
 class Generator:
@@ -45,6 +50,8 @@ class Generator:
         self._lock = forks.safe(threading.Lock())
         self._seed: Any = None
         self._state: Any = None  # two keys and the number of the next draw
+        with _listing:
+            _generators.add(self)
         if seed is not None:
             self._start(seed)
 
@@ -107,6 +114,29 @@ class Generator:
             taken = state.copy()
             state[2] += 1
         return taken
+
+
+    def _back(self, before: Any) -> None:
+        """Where it stood; ``before`` is None where it was not seeded yet."""
+        if self._state is None:
+            return
+        with self._lock:
+            if before is None:
+                self._start(self._seed)
+            else:
+                self._put(before)
+
+
+def repeating() -> Callable[[], None]:
+    """For what runs a function several times as if once: a function that has every generator draw again what it has drawn since."""
+    with _listing:
+        marks = [(g, None if g._state is None else g._state._data.copy()) for g in _generators]
+
+    def again() -> None:
+        for g, before in marks:
+            g._back(before)
+
+    return again
 
 
 default_generator = Generator()
