@@ -172,3 +172,12 @@ def test_factors_that_are_larger_than_what_rounds_keep_are_not_stacked() -> None
     k, q = np.random.default_rng(8).normal(size=(2, 400, 8))
     assert f.explain(k, q.reshape(400, 1, 8)).workspace < 400 * 400 * 8
     np.testing.assert_allclose(f(k, q.reshape(400, 1, 8)), np.tile(q.sum(0), (400, 1)), rtol=1e-10)
+
+
+def test_branches_of_made_arrays_serve_all_sizes() -> None:
+    """Sizes that ``zeros_like`` and factories take over are compared as sizes, not as the text of their numbers."""
+    for other in (np.zeros_like, lambda x: ag.zeros(x.shape, dtype=ag.float64) + 0 * x, lambda x: np.full_like(x, 2.0)):
+        f = ag.compile(lambda x, other=other: ag.cond(np.sum(x) > 0, lambda x: x * 3, other, x))  # type: ignore[misc]
+        for x in (np.ones((3, 2)), -np.ones((4, 2)), -np.ones((5, 6)), np.ones((0, 2))):
+            np.testing.assert_array_equal(f(x), np.asarray(x * 3 if np.sum(x) > 0 else other(x)))
+        assert f.cache_info().traces == 1

@@ -164,6 +164,30 @@ def test_matrices_of_derivatives_are_of_one_draw() -> None:
         assert after == (ag.rand(2).tolist(), ag.rand(2, generator=other).tolist())
 
 
+def test_branches_draw_what_they_draw_eagerly() -> None:
+    """Both from the same state; what is drawn behind them goes on from the branch that ran."""
+    def one(x: Any) -> Any:
+        return ag.cond(x.sum() > 4, lambda x: x * ag.rand_like(x), lambda x: x + ag.rand_like(x), x) * ag.rand_like(x)
+
+    def f(x: Any) -> Any:
+        y = ag.cond(x.sum() > 0, one, lambda x: ag.rand_like(x) - ag.rand_like(x) * ag.randn_like(x), x)
+        return y, ag.cond(y.sum() > 0, lambda y: ag.nn.functional.dropout(y), lambda y: y, y), ag.rand_like(x)
+
+    def g(x: Any) -> Any:  # the branches draw equally often: the same in a function that is differentiated
+        return ag.grad(lambda x: ag.cond(x.sum() > 0, lambda x: x * x * ag.rand_like(x), lambda x: ag.nn.functional.dropout(x), x).sum())(x), ag.rand_like(x)
+
+    for h in (f, g):
+        compiled = ag.compile(h)
+        for size, value in ((3, 0.5), (3, -0.5), (4, 2.0), (2, -1.0)):
+            found = []
+            for run in (h, compiled):
+                ag.manual_seed(size)
+                found.append([t.numpy() for t in (*run(ag.full((size,), value)), ag.rand(2))])
+            for a, b in zip(*found):
+                np.testing.assert_allclose(a, b, rtol=1e-6)
+        assert compiled.cache_info().traces == 1
+
+
 def test_where_it_cannot_be() -> None:
     with pytest.raises(ag.AotgradNotImplementedError, match="draw them before it"):
         ag.compile(lambda x: ag.fori_loop(0, 3, lambda i, c: c * ag.rand(4), x))(ag.ones(4))

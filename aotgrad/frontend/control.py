@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from . import dispatch
 from .front import FrontBuilder
 from .leaves import apart, check_callable, dtype_of
 from .pytree import TreeDef, tree_flatten, tree_unflatten
-from .randoms import ABSTRACT, LOOP
+from .randoms import ABSTRACT, LOOP, alternatives
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
 from .trace import Trace, Traced, TracedTensor, current, plain_size, unrecorded, user_loc
 
@@ -55,7 +56,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     values = [as_value(x, trace) for x in leaves]
     cls = traced_class([pred, *leaves])
     weak = [getattr(x, "_weak", type(x) in (int, float)) for x in leaves]
-    subs = [Sub(name, fn, tree, [v.type for v in values], cls, weak) for name, fn in (("true_fn", true_fn), ("false_fn", false_fn))]
+    given_types = [v.type for v in values]
+    subs, join = alternatives([functools.partial(Sub, name, fn, tree, given_types, cls, weak) for name, fn in (("true_fn", true_fn), ("false_fn", false_fn))])
     if subs[0].out_tree != subs[1].out_tree:
         raise AotgradTypeError(f"{user_loc()}: cond: the branches return different structures; return the same containers and keys from both")
     lifted: dict[Value, None] = {}
@@ -72,6 +74,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     outer = [*values, *lifted]
     blocks = [_aligned(s, len(values), outer) for s in subs]
     found = b.emit("cond", [p, *outer], {}, blocks)
+    join(trace, p)
     return tree_unflatten(subs[0].out_tree, [cls._of(trace, unrecorded(b, v)) for v in found])
 
 
@@ -244,7 +247,7 @@ def _type_of(x: Any) -> Any:
 
 
 def _shown(t: Any) -> str:
-    return f"{t[1].name}[{', '.join(str(d) for d in t[0])}]" if isinstance(t, tuple) else t.__name__
+    return f"{t[1].name}[{', '.join(map(dims.to_text, t[0]))}]" if isinstance(t, tuple) else t.__name__
 
 
 def _meet(b: FrontBuilder, first: Sequence[Value], second: Sequence[Value]) -> None:

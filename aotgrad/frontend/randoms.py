@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,10 +24,10 @@ from aotgrad_runtime.tensor import Tensor
 
 from . import factories, kernels, native
 from .front import FrontBuilder
-from .trace import Traced, TracedTensor, current, user_loc
+from .trace import Trace, Traced, TracedTensor, current, user_loc
 
-__all__ = ["ABSTRACT", "LOOP", "SHARED", "Generator", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "rand", "rand_like", "randint", "randn",
-           "randn_like", "randperm", "repeating", "seed", "set_rng_state", "watch"]
+__all__ = ["ABSTRACT", "LOOP", "SHARED", "Generator", "alternatives", "default_generator", "get_rng_state", "initial_seed", "manual_seed", "rand", "rand_like", "randint",
+           "randn", "randn_like", "randperm", "repeating", "seed", "set_rng_state", "watch"]
 
 _ODD: Final = 0x9E3779B1
 _STATE = TensorType((3,), dtypes.int64)
@@ -253,9 +253,45 @@ def _state(name: str, trace: Any, generator: Generator) -> Any:
         return TracedTensor._of(root, root.builder.constant(value=generator.take()))  # a trace for this call alone
     twin = root.ledger.twin(generator.state())
     before = twin._value
-    b = root.builder
-    twin._value = b.add(before, b.constant(value=np.array([0, 0, 1], np.int64)))
+    twin._value = _further(root.builder, before, 1)
+    for drawn in getattr(_branches, "drawn", ()):
+        _, first, count = drawn.get(id(twin), (twin, before, 0))
+        drawn[id(twin)] = twin, first, count + 1
     return TracedTensor._of(root, before)
+
+
+def _further(b: Any, state: Value, count: int) -> Value:
+    return b.add(state, b.constant(value=np.array([0, 0, count], np.int64)))  # type: ignore[no-any-return]
+
+
+_branches: Any = threading.local()  # ``drawn``: for every branch that is being traced, by generator: its state, that before the branch, and the number of draws
+
+
+def alternatives(traces: Sequence[Callable[[], Any]]) -> tuple[list[Any], Callable[[Trace, Value], None]]:
+    """What the two ``traces`` give, of which one will run: both draw from the same state. Then ``join(trace, pred)``: generators go on from where the one that runs
+    leaves them. Inside a function that is differentiated or mapped, where ``pred`` is not known outside, they pass over the draws of the branch that has more."""
+    counts, found = list[dict[int, Any]](), []
+    around = _branches.__dict__.setdefault("drawn", [])
+    for run in traces:
+        around.append({})
+        try:
+            found.append(run())
+        finally:
+            counts.append(around.pop())
+        for twin, before, _ in counts[-1].values():
+            twin._value = before
+
+    def join(trace: Trace, pred: Value) -> None:
+        for key, (twin, before, _) in {**counts[0], **counts[1]}.items():
+            b: Any = twin._trace.builder
+            one, other = (c[key][2] if key in c else 0 for c in counts)
+            twin._value = _further(b, before, max(one, other))
+            if one != other and trace is twin._trace:
+                twin._value = b.where(b.broadcast(pred, shape=(3,), dims=()), _further(b, before, one), _further(b, before, other))
+            for drawn in around:
+                drawn[key] = *drawn[key][:2], drawn[key][2] - min(one, other)
+
+    return found, join
 
 
 # ---- the functions --------------------------------------------------------------------------------------------------------------------
