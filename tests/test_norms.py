@@ -76,6 +76,20 @@ def test_edges():
     assert norm(np.zeros(0))[0] == 0.0
 
 
+@pytest.mark.parametrize(("dtype", "scales"), [(np.float64, (1e305, 1e300, 1e250, 1e-250, 1e-300, 1e-306)), (np.float32, (1e37, 1e30, 1e-30, 1e-37))])
+def test_second_derivatives_at_the_ends_of_the_range(dtype, scales):
+    """They are of the size of 1 / norm, which has room to the ends; every order of modes, whose intermediate results differ."""
+    norm = lambda x: np.linalg.norm(x)
+    ways = [ag.compile(ag.hessian(norm)), ag.compile(ag.jacrev(ag.grad(norm))), ag.compile(ag.jacfwd(ag.jacfwd(norm))), ag.hessian(norm)]
+    for scale in scales:
+        x = (scale / np.arange(1, 5)).astype(dtype)
+        exact = x.astype(np.longdouble)
+        size = np.sqrt(np.sum(exact * exact))
+        want = (np.eye(4) - np.outer(exact / size, exact / size)) / size
+        for way in ways:
+            assert np.max(np.abs(way(x) - want)) <= 8 * np.finfo(dtype).eps * np.max(np.abs(want)), scale
+
+
 def test_squares_of_norms_have_no_kink():
     x = np.zeros(3)
     np.testing.assert_array_equal(ag.compile(ag.hessian(lambda x: np.linalg.norm(x) ** 2))(x), 2 * np.eye(3))

@@ -444,9 +444,11 @@ class _Range(NamedTuple):
     down: int
     up: int
     wide: int
+    far: int
+    most: int
 
 
-_RANGES = {4: _Range(120, -100, -80, 90, 40), 8: _Range(1000, -900, -600, 600, 400)}
+_RANGES = {4: _Range(120, -100, -80, 90, 40, 96, 122), 8: _Range(1000, -900, -600, 600, 400, 780, 1020)}
 _TINY = 64  # elements up to which both ways are computed
 
 
@@ -516,8 +518,9 @@ def _root_linearize(b: Any, ins: Any, outs: Any, a: Attrs, active: Any) -> Any:
     room = _RANGES[x.type.dtype.itemsize]
     still = b.logical_or(b.eq(root, b.full_like(root, 0)), b.eq(root, b.full_like(root, np.inf)))
     root = b.where(still, _power(b, root, 0), root)
-    scale = b.where(b.gt(root, _power(b, root, room.wide)), _power(b, root, room.down),
-                    b.where(b.lt(root, _power(b, root, -room.wide)), _power(b, root, -room.down), _power(b, root, 0)))
+    scale = _power(b, root, 0)
+    for beyond, by in ((room.wide, -room.down), (room.far, room.most)):  # second derivatives have the inverse square times the scale: it must go along with the root
+        scale = b.where(b.gt(root, _power(b, root, beyond)), _power(b, root, -by), b.where(b.lt(root, _power(b, root, -beyond)), _power(b, root, by), scale))
     inverse = b.where(still, b.full_like(root, 0), b.div(_power(b, root, 0), b.mul(root, scale)))
     direction = b.lmul(b.keep_dims(inverse, x, dims), b.mul(x, b.keep_dims(scale, x, dims)))
     if p != 2:
