@@ -71,6 +71,7 @@ def _python_calls(f: Callable[[], Any]) -> list[str]:
 @pytest.mark.parametrize("name", WATCH)
 def test_other_threads_keep_their_short_ways(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "HOT", 2)
+    monkeypatch.setattr(quick, "INSTANCES", 1 << 10)  # whatever ran before
     f, x = ag.compile(lambda a: a * 3.0 + 1.0), np.ones(4)
     f(x)
     t = ag.ones(4, requires_grad=True)
