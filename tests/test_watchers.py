@@ -74,7 +74,7 @@ def test_other_threads_keep_their_short_ways(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(quick, "INSTANCES", 1 << 10)  # whatever ran before
     f, x = ag.compile(lambda a: a * 3.0 + 1.0), np.ones(4)
     f(x)
-    t = ag.ones(4, requires_grad=True)
+    t = ag.ones(1931, requires_grad=True)  # a program that nothing ran before: its second call compiles it
     for _ in range(4):
         t * t
     short = native.available()
