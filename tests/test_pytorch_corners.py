@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
+import numpy as np
 import pytest
 
 import aotgrad as ag
@@ -140,3 +142,145 @@ PRINTED = [
 def test_printed_as_torch_prints(line):
     theirs, ours = (repr(eval(line, {"m": m})) for m in _modules())
     assert theirs.replace("torch.", "aotgrad.") == ours
+
+
+# ---- modes, retained gradients, saved tensors, copies -------------------------------------------------------------------------------------
+
+def _modes(m):
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    with m.inference_mode():
+        with m.enable_grad():
+            a = x * 2
+        with m.set_grad_enabled(True):
+            b = x * 2
+        with m.inference_mode(False):
+            c = x * 2
+    return [(t.requires_grad, t.is_inference()) for t in (a, b, c)]
+
+
+def _retained(m):
+    """The gradient of the newest value, whichever way it was written."""
+    x = m.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    a, b, c, d = (x * 2 for _ in range(4))
+    part, whole = b[1:], c[1:]
+    for t in (a, part, c, d):
+        t.retain_grad()
+    a.mul_(3)
+    b.mul_(3)
+    whole.mul_(3)
+    with m.no_grad():
+        d.mul_(3)
+    (a * a + b * b + c * c + d * d).sum().backward()
+    return [t.tolist() for t in (a.grad, c.grad, d.grad, x.grad)] + [part.retains_grad]
+
+
+def _part_of_base(m):
+    x = m.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = x * 2
+    part = y[1:]
+    part.retain_grad()
+    y.mul_(3)
+    (part * part).sum().backward()
+    return part.grad.tolist(), x.grad.tolist()
+
+
+def _type(f):
+    try:
+        return f()
+    except Exception as error:
+        return [kind for kind in (TypeError, RuntimeError) if isinstance(error, kind)]
+
+
+def _bad_hooks(m):
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 2
+    y.grad_fn.register_hook(lambda gi, go: (3, None))
+    x.register_post_accumulate_grad_hook(lambda t: t)
+    first = _type(lambda: y.sum().backward()), _type(lambda: (x * 3).sum().backward())
+    x.register_post_accumulate_grad_hook(lambda t: 3)
+    return *first, _type(lambda: (x * 3).sum().backward()), x.grad.tolist()
+
+
+def _copies(m):
+    p = m.nn.Parameter(m.ones(2))
+    p.sum().backward()
+    with m.autograd.forward_ad.dual_level():
+        d = m.autograd.forward_ad.make_dual(m.ones(2), m.ones(2))
+        duals = [m.autograd.forward_ad.unpack_dual(t).tangent for t in (copy.deepcopy(d), copy.deepcopy([d])[0])]
+    node = (p * 2).grad_fn
+    return copy.deepcopy(p).grad, duals, [_type(lambda f=f: f(node)) for f in (copy.copy, copy.deepcopy, pickle.dumps)]
+
+
+@needs_torch
+@pytest.mark.parametrize("script", [_modes, _retained, _part_of_base, _bad_hooks, _copies])
+def test_as_in_torch(script):
+    theirs, ours = [script(m) for m in _modules()]
+    assert ours == theirs
+
+
+def test_derivatives_do_not_ask_for_the_mode():
+    f = lambda x: (x * x * x).sum()
+    x = ag.tensor([1.0, 2.0])
+    with ag.inference_mode():
+        for given in (x, ag.tensor([1.0, 2.0]), np.array([1.0, 2.0])):
+            assert ag.grad(f)(given).tolist() == [3.0, 12.0]
+            assert ag.vjp(f, given)[1](1.0)[0].tolist() == [3.0, 12.0]
+            assert ag.hessian(f)(given).tolist() == [[6.0, 0.0], [0.0, 12.0]]
+        assert ag.autograd.functional.hessian(f, x).tolist() == [[6.0, 0.0], [0.0, 12.0]]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_an_unpack_hook_returns_is_checked(compiled):
+    f = (ag.compile if compiled else lambda f: f)(lambda x, y: (x * y).exp() * x)
+
+    def gradient(unpack):
+        x, y = ag.tensor([1.0, 2.0, 3.0], requires_grad=True), ag.ones(3, requires_grad=True)
+        with ag.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            out = f(x, y)
+        out.sum().backward()
+        return x.grad
+
+    for wrong in (lambda t: t[:1], lambda t: t[None], lambda t: ag.ones(7)):
+        with pytest.raises(RuntimeError, match=r"unpack_hook returned a Tensor of shape \[.*\], but one of shape \[3\] was saved"):
+            gradient(wrong)
+    assert ag.allclose(gradient(lambda t: t.double()), gradient(lambda t: t))
+
+
+# ---- duals and what compiled functions write and read -------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dual_first", [False, True])
+def test_compiled_writes_reach_duals(dual_first):
+    state = ag.zeros(2)
+
+    def step(x):
+        state.add_(x)
+        x.mul_(2)
+        return x * state
+
+    f, plain, fw = ag.compile(step), ag.tensor([1.0, 2.0]), ag.autograd.forward_ad
+    if not dual_first:
+        f(plain)
+        assert plain.tolist() == [2.0, 4.0]
+        state.zero_()
+    seen = []
+    for run in (f, step):
+        state = ag.zeros(2)
+        with fw.dual_level():
+            d = fw.make_dual(ag.tensor([1.0, 2.0]), ag.tensor([3.0, 4.0]))
+            out = run(d)
+            seen.append([[part.tolist() for part in fw.unpack_dual(t)] for t in (out, d, state)])
+    assert seen[0] == seen[1]
+    state = ag.zeros(2)
+    f(plain)
+    assert plain.tolist() == ([2.0, 4.0] if dual_first else [4.0, 8.0])
+
+
+def test_tangents_of_captured_tensors_stay_over_calls():
+    fw, x = ag.autograd.forward_ad, ag.tensor([1.0, 2.0])
+    w = ag.tensor([5.0, 6.0])
+    f = ag.compile(lambda x: x * w)
+    f(x)
+    with fw.dual_level():
+        w = fw.make_dual(w, ag.tensor([3.0, 4.0]))
+        for _ in range(3):
+            assert fw.unpack_dual(f(x)).tangent.tolist() == [3.0, 8.0]

@@ -176,7 +176,7 @@ def vjp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict:
     >>> ag.autograd.functional.vjp(lambda x: x * x, ag.tensor([1.0, 2.0]), ag.tensor([1.0, 1.0]))
     (tensor([1., 4.]), tensor([2., 4.]))
     """
-    with modes.enable_grad():
+    with modes.differentiating():
         run = _Run(func, inputs, "vjp", create_graph, strict)
         run.call()
         if v is None:
@@ -194,7 +194,7 @@ def jvp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict:
     >>> ag.autograd.functional.jvp(lambda x: x * x, ag.tensor([1.0, 2.0]), ag.tensor([1.0, 0.0]))
     (tensor([1., 4.]), tensor([2., 0.]))
     """
-    with modes.enable_grad():
+    with modes.differentiating():
         run = _Run(func, inputs, "jvp", create_graph, strict)
         vs = run.input_v(v)
         run.call()
@@ -213,7 +213,7 @@ def vhp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict:
     >>> ag.autograd.functional.vhp(lambda x: (x ** 3).sum(), ag.tensor([1.0, 2.0]), ag.tensor([1.0, 1.0]))
     (tensor(9.), tensor([ 6., 12.]))
     """
-    with modes.enable_grad():
+    with modes.differentiating():
         run = _Run(func, inputs, "vhp", create_graph, strict)
         vs = run.input_v(v)
         run.call()
@@ -232,7 +232,7 @@ def hvp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict:
     >>> ag.autograd.functional.hvp(lambda x: (x ** 3).sum(), ag.tensor([1.0, 2.0]), ag.tensor([1.0, 1.0]))
     (tensor(9.), tensor([ 6., 12.]))
     """
-    with modes.enable_grad():
+    with modes.differentiating():
         run = _Run(func, inputs, "hvp", create_graph, strict)
         vs = run.input_v(v)
         run.call()
@@ -286,7 +286,7 @@ def jacobian(func: F, inputs: Any, create_graph: bool = False, strict: bool = Fa
                                              'Please either set '
                                              '`create_graph=False` or `strategy="reverse-mode"`.')
         return _forward_jacobian(func, inputs, strict, vectorize)
-    with modes.enable_grad():
+    with modes.differentiating():
         run = _Run(func, inputs, "jacobian", create_graph, strict)
         run.call()
         if vectorize and strict:

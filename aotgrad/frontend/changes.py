@@ -16,6 +16,7 @@ from aotgrad_runtime.tape import FREED, NO_EDGE, Node
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import inplace, sources
+from .eager import Dual
 from .ledger import Ledger
 from .sources import GradOf, Item, memory_of
 from .trace import Trace, Traced, TracedArray
@@ -152,6 +153,9 @@ def _write(x: Any, new: Any, name: str) -> None:
         np.copyto(x, new._data if isinstance(new, Tensor) else new)
     elif isinstance(new, Tensor) and new._requires_grad and not (x._requires_grad and x._node is None):
         inplace.store(x, new, name)
+    elif isinstance(x, Dual) or isinstance(new, Dual):
+        with modes.no_grad():
+            inplace.store(x, new, name)
     else:
         np.copyto(inplace.memory(x), new._data if isinstance(new, Tensor) else new)
 

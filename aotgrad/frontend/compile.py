@@ -31,7 +31,7 @@ from .effects import Before, warn
 from .explained import explained_with_line
 from .front import unforeseen
 from .leaves import alias, spared
-from .ledger import Ledger, real
+from .ledger import Ledger
 from .options import Options
 from .program import Program, Pullback, depends
 from .pytree import TreeDef, tree_flatten, tree_unflatten
@@ -362,7 +362,7 @@ class State:
             traced = trace.argument(t, cls)
             if isinstance(x, Tensor) and x._requires_grad:
                 trace.requires.add(traced._value)
-            if type(x) is Tensor or real(x):
+            if isinstance(x, Tensor) and not isinstance(x, ArrayTensor):
                 trace.ledger.argument(traced, x, i)
             elif i in donated and isinstance(x, np.ndarray):
                 trace.ledger.donated.append((traced, traced._value, len(trace.block.args) - 1))

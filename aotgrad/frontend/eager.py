@@ -16,7 +16,7 @@ from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording, watchers
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
-from aotgrad_runtime.tape import FREED, FREED_TEXT, Extra, Freed, Node, SavedArray, VersionCell, cell_of, edge_of, extra_of
+from aotgrad_runtime.tape import FREED, FREED_TEXT, Extra, Freed, Node, SavedArray, VersionCell, cast, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from . import saved as saving
@@ -169,14 +169,16 @@ class Kept:
 class Packed:
     """What a pack hook made of a saved array. Its numbers come from the unpack hook, each time they are read."""
 
-    __slots__ = ("cls", "content", "unpack")
+    __slots__ = ("cls", "content", "dtype", "shape", "unpack")
 
-    def __init__(self, content: Any, unpack: Any, cls: type[Any]) -> None:
-        self.content, self.unpack, self.cls = content, unpack, cls
+    def __init__(self, content: Any, unpack: Any, shown: Any) -> None:
+        self.content, self.unpack, self.cls = content, unpack, type(shown)
+        self.shape, self.dtype = tuple(shown.shape), shown._dtype
 
     @property
     def data(self) -> Any:
-        return recording.check_unpacked(self.unpack(self.content), Tensor)._data
+        found = recording.check_unpacked(self.unpack(self.content), Tensor, self.shape)
+        return (found if found._dtype is self.dtype else cast(found.detach(), self.dtype))._data
 
 
 def packed(saved: SavedArray, cls: type[Any], cell: VersionCell) -> SavedArray | Packed:
@@ -195,7 +197,7 @@ def packed(saved: SavedArray, cls: type[Any], cell: VersionCell) -> SavedArray |
         raise AotgradRuntimeError("A saved tensor pack hook is modifying its input in place. Tensors provided as input to pack hook can not be modified by in-place "
                                   "operations as this can lead to unexpected side-effects. Please open an issue if you need to perform in-place operations on the "
                                   "input to a pack hook.")
-    return Packed(content, unpack, cls)
+    return Packed(content, unpack, shown)
 
 
 def _float_outputs(program: Program) -> list[int]:
@@ -277,6 +279,10 @@ def _dual_text(self: Any) -> str:
     return with_suffixes(text[:-1], [f"tangent={self._tangent!r}"], text.index("(") + 1)
 
 
+def _of_primal(name: str) -> Any:
+    return lambda self, *args: getattr(self._primal, name)(*args)
+
+
 def dual_class(cls: type[Any]) -> type[Any]:
     """The dual kind of ``Tensor`` or ``ArrayTensor``: attributes are the primal's."""
     found = _dual_types.get(cls)
@@ -286,6 +292,8 @@ def dual_class(cls: type[Any]) -> type[Any]:
         if hasattr(cls, "_followed"):
             read["_followed"] = property(lambda self: self._tangent is not None or self._primal._followed)
         read["_requires_grad"] = property(operator.attrgetter("_primal._requires_grad"), lambda self, on: setattr(self._primal, "_requires_grad", on))
+        for name in ("__copy__", "__deepcopy__", "__reduce_ex__"):  # copies have no tangent, as in torch
+            read[name] = _of_primal(name)
         found = _dual_types[cls] = type(f"Dual{cls.__name__}", (Dual, cls), read)
         found._value_type = cls
     return found

@@ -7,6 +7,7 @@ node of the functional result, the tensor it is a view of gets a write of its ow
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from aotgrad.ir import dims
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tape import cell_of
+from aotgrad_runtime.tape import cell_of, node_extra_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import dispatch
@@ -102,6 +103,11 @@ def store(x: Any, new: Any, name: str) -> Any:
 
 
 def _adopt(x: Any, new: Any) -> None:
+    if x._extra is not None and x._extra.retains:  # .grad is that of the newest value, as in torch
+        node_extra_of(x._node).retained.pop(x._index, None)
+        x._extra.retains = new._node is not None
+        if new._node is not None:
+            node_extra_of(new._node).retained[new._index] = weakref.ref(x)
     x._node, x._index, x._requires_grad = new._node, new._index, new._requires_grad
 
 

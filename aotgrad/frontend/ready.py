@@ -18,6 +18,7 @@ from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import inplace, sources, taped
 from .changes import Changes, span, use_up
+from .eager import Dual
 from .program import depends
 from .pytree import TreeDef, tree_unflatten
 from .sources import GradOf, Item, Path
@@ -134,6 +135,8 @@ class Ready:
         self.ask = _asking(variant.watch, [(x, source) for x, source in held if isinstance(x, Tensor)])
         self.items = [(source.holder, source.key, x) for x, source in held if isinstance(x, Tensor) and isinstance(source, Item)]
         self.grads = [(source, x) for x, source in held if isinstance(source, GradOf)]
+        if any(isinstance(x, Dual) for x, _ in held):
+            raise _Unfit
         if any(not isinstance(x, Tensor) and type(x) is not float for x, _ in held) or any(not x._data.flags.c_contiguous for x, _ in held if isinstance(x, Tensor)):
             raise _Unfit
         self.all = held

@@ -224,7 +224,7 @@ def transposed_call(name: str, fn: Callable[[list[Any]], list[Any]], likes: Sequ
     args = [trace.argument(TensorType(tuple(x.shape), x._dtype), traced) for x in likes]
     kept: list[int] = []
     try:
-        with tracing(trace), modes.enable_grad():  # the engine, which may call this, is in another mode
+        with tracing(trace), modes.differentiating():  # the engine, which may call this, is in another mode
             outs = fn(args)
             kept = [i for i, o in enumerate(outs) if o is not None and given[i] is not None]
             trace.block.outputs = [as_value(fit(_traced(outs[i], traced), given[i], name, i), trace) for i in kept]

@@ -12,7 +12,7 @@ from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block, free_values
 from aotgrad.ir.transforms.stabilise import stabilise_block
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
-from aotgrad_runtime.modes import enable_grad
+from aotgrad_runtime.modes import differentiating
 
 from .front import FrontBuilder
 from .leaves import F, alias, check_depends, check_float, differentiable, match, name_of, place_of, scalar_output, with_aux
@@ -53,7 +53,7 @@ class Inline:
             for i, n, (_, tree) in zip(nums, sizes, self.trees):
                 filled[i] = tree_unflatten(tree, full[at:at + n])
                 at += n
-            self.raw = enable_grad(f)(*filled, **{k: _here(x) for k, x in kwargs.items()})  # a gradient inside no_grad is a gradient still
+            self.raw = differentiating()(f)(*filled, **{k: _here(x) for k, x in kwargs.items()})  # a gradient inside no_grad is a gradient still
             return self.raw
 
         flat_tree = tree_flatten(tuple(kept))[1]

@@ -12,7 +12,7 @@ from aotgrad.ir.transforms.differentiate import linearize_func
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.arrays import converted
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.modes import enable_grad
+from aotgrad_runtime.modes import differentiating
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import dispatch, eager
@@ -103,7 +103,7 @@ class Taped:
         recorded = modes.state.grad
         self.vars: list[list[Any]] = []
         filled = [a if i in nums else spared(a) for i, a in enumerate(args)]
-        with nested(), enable_grad():
+        with nested(), differentiating():
             for i, (leaves, tree) in zip(nums, self.trees):
                 mine = [fresh(x, self.cls, own) if differentiable(x) else spared(x) for x in leaves]
                 self.vars.append([v if differentiable(x) else None for v, x in zip(mine, leaves)])
@@ -249,7 +249,7 @@ def _jvp(f: F, xs: Sequence[Any], ts: Sequence[Any], what: str) -> tuple[Any, An
     levels.level += 1
     level = levels.level
     try:
-        with nested():
+        with nested(), differentiating(record=False):
             duals = [make_dual(_plain(x, cls), as_tensor_like(t, cls, x, f"{what}: the tangent of argument {i}"), level) if differentiable(x) else spared(x)
                      for i, x, t in zip(places(tree), leaves, tangents)]
             out = _guarded(f, tree_unflatten(tree, duals), {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from types import NoneType
 from typing import Any, Final
 
 import numpy as np
@@ -194,8 +195,7 @@ def _finish_leaf(run: _Run, node: AccumulateGrad) -> None:
     if hooks is not None:
         tape.run_post_hooks(hooks, (), seen)
     if changed and extra is not None and extra.post_hooks:
-        for hook in [*extra.post_hooks.values()]:
-            hook(leaf)
+        _call_post_hooks(extra.post_hooks, leaf)
 
 
 def _execute(
@@ -310,11 +310,16 @@ def backward(
         modes.set_mode(mode, inference)
 
 
+def _call_post_hooks(hooks: tape.Hooks, leaf: Value) -> None:
+    for hook in [*hooks.values()]:
+        if not isinstance(found := hook(leaf), (Value, NoneType)):
+            raise AotgradTypeError(f"post accumulate grad hooks should return None, but got '{type(found).__name__}'; what they change is the tensor's .grad")
+
+
 def _post_accumulate(target: Value, result: Any) -> None:
     extra = target._extra
     if result is not None and extra is not None and extra.post_hooks:
-        for hook in [*extra.post_hooks.values()]:
-            hook(target)
+        _call_post_hooks(extra.post_hooks, target)
 
 
 def _check_inputs(wanted: list[Any]) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 from . import forks
 
 __all__ = [
-    "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "note", "noting", "restricted_address", "set_grad_enabled", "state",
+    "differentiating", "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "note", "noting", "restricted_address",
+    "set_grad_enabled", "state",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -200,10 +201,23 @@ class no_grad(_PlainMode):
 
 
 class enable_grad(_PlainMode):
-    """Operations inside record the tape, also within ``no_grad()``. Context manager, or decorator of functions and generators."""
+    """Operations inside record the tape, also within ``no_grad()``, but not within ``inference_mode()``. Context manager, or decorator of functions and generators."""
 
     def _wanted(self) -> tuple[bool, bool]:
-        return True, state.inference
+        return not state.inference, state.inference
+
+
+class differentiating(_Mode):
+    """The mode of a derivative that is being taken, whatever the caller's: out of ``inference_mode()``, and recording (``record=False``: as the caller)."""
+
+    def __init__(self, record: bool = True) -> None:
+        self.record = record
+
+    def _wanted(self) -> tuple[bool, bool]:
+        return self.record or state.grad, False
+
+    def clone(self) -> _Mode:
+        return differentiating(self.record)
 
 
 class set_grad_enabled(_Mode):
@@ -215,7 +229,7 @@ class set_grad_enabled(_Mode):
         self._entered = False
 
     def _wanted(self) -> tuple[bool, bool]:
-        return self.mode, state.inference
+        return self.mode and not state.inference, state.inference
 
     def clone(self) -> _Mode:
         return _Given(self.mode, None)
@@ -243,7 +257,8 @@ class _Given(_Mode):
 
     def _wanted(self) -> tuple[bool, bool]:
         grad, inference = self._grad, self._inference
-        return (state.grad if grad is None else grad), (state.inference if inference is None else inference)
+        inference = state.inference if inference is None else inference
+        return (state.grad if grad is None else grad and not inference), inference
 
 
 class inference_mode(_Mode):

@@ -150,8 +150,11 @@ def checked(run: Callable[..., Any], node: Any, cts: tuple[Any, ...]) -> Any:
     return grads
 
 
-def check_unpacked(found: Any, kind: type[Any]) -> Any:
-    """What an unpack hook returned, which must be a tensor."""
+def check_unpacked(found: Any, kind: type[Any], shape: tuple[int, ...]) -> Any:
+    """What an unpack hook returned, which must be a tensor of the shape that was saved."""
     if not isinstance(found, kind):
         raise AotgradTypeError(f"Output of saved tensor unpack_hook expected to be a Tensor but got result of type {type(found)}")
+    if tuple(found.shape) != shape:
+        raise AotgradRuntimeError(f"saved tensor unpack_hook returned a Tensor of shape {list(found.shape)}, but one of shape {list(shape)} was saved; return what the "
+                                  "pack hook was given")
     return found

@@ -329,6 +329,9 @@ class Node:
     def _sequence_nr(self) -> int:
         return self._seq
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise AotgradTypeError(f"cannot copy or pickle '{self.name}' object: graphs stay where they were recorded; copy the tensors (x.detach()) and compute again")
+
     def __repr__(self) -> str:
         return f"<{self.name} object at {id(self):#x}>"
 
@@ -468,6 +471,9 @@ def _whole(hook: Hook, new: Any, old: tuple[Any, ...], what: str) -> tuple[Any, 
         raise AotgradTypeError(f"expected tuple, but hook '{_hook_name(hook)}' returned '{type(new).__name__}'; return {len(old)} {what}, or None to keep them")
     if len(new) != len(old):
         raise AotgradRuntimeError(f"hook '{_hook_name(hook)}' returned {len(new)} values for {len(old)} {what}; return as many, or None to keep them")
+    for i, x in enumerate(new):
+        if x is not None and not isinstance(x, Value):
+            raise AotgradTypeError(f"expected Tensor, but hook '{_hook_name(hook)}' returned '{type(x).__name__}' in place {i} of {what}; return Tensors or None there")
     return (*new,)
 
 

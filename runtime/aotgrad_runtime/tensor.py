@@ -516,7 +516,7 @@ class Tensor(Value, TensorMethods):
             return memo[id(self)]
         out = memo[id(self)] = wrap(_copied(self._data, memo), type(self))
         out._requires_grad = self._requires_grad
-        if self.grad is not None:
+        if self.grad is not None and "_is_param" not in self.__dict__:  # copies of parameters start without one, as in torch
             tape.extra_of(out).grad = copy_module.deepcopy(self.grad, memo)
         out.__dict__.update(copy_module.deepcopy(self.__dict__, memo))
         return out
