@@ -211,8 +211,17 @@ def _copies(m):
     return copy.deepcopy(p).grad, duals, [_type(lambda f=f: f(node)) for f in (copy.copy, copy.deepcopy, pickle.dumps)]
 
 
+def _gradient_of_a_tangent(m):
+    fw, x = m.autograd.forward_ad, m.tensor([1.0, 2.0], requires_grad=True)
+    with fw.dual_level():
+        d = fw.make_dual(x, m.tensor([3.0, 4.0]))
+        y = d * d * d
+        t = fw.unpack_dual(y).tangent
+        return [m.autograd.grad(t.sum(), v, retain_graph=True)[0].tolist() for v in (d, x)], fw.unpack_dual(m.autograd.grad(y.sum(), d)[0]).tangent.tolist()
+
+
 @needs_torch
-@pytest.mark.parametrize("script", [_modes, _retained, _part_of_base, _bad_hooks, _copies])
+@pytest.mark.parametrize("script", [_gradient_of_a_tangent, _modes, _retained, _part_of_base, _bad_hooks, _copies])
 def test_as_in_torch(script):
     theirs, ours = [script(m) for m in _modules()]
     assert ours == theirs
@@ -284,3 +293,46 @@ def test_tangents_of_captured_tensors_stay_over_calls():
         w = fw.make_dual(w, ag.tensor([3.0, 4.0]))
         for _ in range(3):
             assert fw.unpack_dual(f(x)).tangent.tolist() == [3.0, 8.0]
+
+
+# ---- out= and copies of compiled functions ------------------------------------------------------------------------------------------------
+
+def test_out_takes_numbers_alone():
+    """What was saved keeps its numbers, and no gradient is lost in silence."""
+    x, out, f = ag.tensor([1.0, 2.0], requires_grad=True), ag.ones(2), ag.compile(lambda x: x * 2)
+    y = x * out
+    f(ag.tensor([5.0, 6.0]), out=out)
+    y.sum().backward()
+    assert (out.tolist(), out._version, x.grad.tolist()) == ([10.0, 12.0], 1, [1.0, 1.0])
+    with ag.autograd.forward_ad.dual_level():
+        dual = ag.autograd.forward_ad.make_dual(ag.ones(2), ag.ones(2))
+        for given, into in ((x, out), (out, x), (out, x * 1), (dual, out), (out, dual), (out, x[:])):
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="do not support automatic differentiation"):
+                    f(given, out=into)
+    with ag.no_grad():
+        assert f(x, out=out) is out
+    assert (out.tolist(), x.tolist()) == ([2.0, 4.0], [1.0, 2.0])
+
+
+class Doubled(ag.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = ag.nn.Linear(1, 1, bias=False)
+        self.run, self.method = ag.compile(self.inner), ag.compile(self.inner.forward)
+        self.generator = ag.Generator().manual_seed(3)
+
+    def forward(self, x):
+        return self.run(x) + self.method(x)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_of_modules_run_what_they_hold(copied):
+    net, x = Doubled(), ag.ones(1, 1)
+    net.inner.weight.data.fill_(1.0)
+    net(x)
+    other = copied(net)
+    other.inner.weight.data.fill_(5.0)
+    assert (net(x).item(), other(x).item()) == (2.0, 10.0)
+    assert repr(other.run) == "<aotgrad function Linear>"
+    assert ag.rand(2, generator=other.generator).tolist() == ag.rand(2, generator=net.generator).tolist()

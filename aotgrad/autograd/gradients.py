@@ -54,13 +54,8 @@ def _many(x: Any) -> list[Any]:
 
 def _dual(outs: list[Any], ins: list[Any], cts: list[Any] | None, retain: bool | None, options: dict[str, Any]) -> tuple[Any, ...]:
     """The engine checks and runs on the primals; then the gradients with their tangents."""
-    def bottom(x: Any) -> Any:
-        while isinstance(x, Dual):
-            x = x._primal
-        return x
-
-    plain = None if cts is None else [bottom(c) for c in cts]
-    engine.grad([bottom(o) for o in outs], [bottom(i) for i in ins], plain, retain_graph=True, **options)
+    plain = None if cts is None else [transforms.bottom(c) for c in cts]
+    engine.grad([transforms.bottom(o) for o in outs], [transforms.bottom(i) for i in ins], plain, retain_graph=True, **options)
     seeds = [c if c is not None else wrap(np.ones(tuple(o.shape), o._dtype.np), o._value_type) for o, c in zip(outs, cts or [None] * len(outs))]
     with modes.set_grad_enabled(modes.state.grad):
         found = transforms.gradients(outs, ins, seeds, options["create_graph"])

@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -672,9 +673,15 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     if name is not None and not isinstance(name, str):
         raise AotgradTypeError(f"name={name!r}: the name of a compiled function is a str")
     options.check()
-    title = name or str(getattr(f, "__name__", type(f).__name__))
+    return _made(f, name or str(getattr(f, "__name__", type(f).__name__)), options)
+
+
+def _made(f: F, title: str, options: Options) -> Any:
+    """The compiled function. Copies of one of a module, a bound method or another object are of the object's copy; a plain function is its name."""
     state = State(f, identifier(title.strip("<>")), options)
-    made = call.make_callable(title, state.slow, wrapped=f if hasattr(f, "__name__") else None)
+    named, plain = hasattr(f, "__name__"), isinstance(f, FunctionType)
+    made = call.make_callable(title, state.slow, wrapped=f if named else None, qualname=None if named else title,
+                              reduce=None if plain else lambda _: (_made, (f, title, options)))
     state.callable = made
     detour.register(state)
     inspection.attach(made, state)

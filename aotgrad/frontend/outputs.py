@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime import modes
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import Tensor
 
+from . import inplace
+from .eager import Dual
 from .leaks import result_paths
 from .pytree import tree_flatten
 from .variant import array_of
@@ -24,6 +28,12 @@ def write(result: Any, out: Any) -> Any:
     names = result_paths(tree, "out")
     targets: list[tuple[str, Any]] = []
     for name, a, b in zip(names, got, wanted):
+        for x, what in ((a, "the result"), (b, "the tensor given")):
+            if isinstance(x, Tensor) and (isinstance(x, Dual) or x._requires_grad and modes.state.grad):
+                raise AotgradRuntimeError(f"{name}=: {what} has a {'tangent' if isinstance(x, Dual) else 'gradient'}: functions with out= do not support automatic "
+                                          "differentiation; call without out=, or in ag.no_grad() with tensors that are no duals")
+        if isinstance(b, Tensor):
+            inplace.check_writable(b, name, False)
         source, target = np.asarray(array_of(a)), array_of(b)
         if not isinstance(target, np.ndarray):
             raise AotgradTypeError(f"{name}= is a {type(b).__name__}; give an array of shape {source.shape} and dtype {source.dtype}")
@@ -37,8 +47,8 @@ def write(result: Any, out: Any) -> Any:
         if other is not None:
             raise AotgradValueError(f"{name}= and {other}= share memory, so that one result would overwrite the other; give arrays of their own")
         targets.append((name, target))
-    for a, (_, target) in zip(got, targets):
-        target[...] = array_of(a)
+    for a, b, (_, target) in zip(got, wanted, targets):
+        (inplace.memory(b) if isinstance(b, Tensor) else target)[...] = array_of(a)
     return out
 
 

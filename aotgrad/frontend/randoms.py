@@ -107,6 +107,9 @@ class Generator:
             self._put(data)
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.initial_seed(), self.get_state()._data)
+
     def take(self) -> Any:
         """The state of the next draw, which is taken thereby."""
         state = self.state()._data
@@ -125,6 +128,13 @@ class Generator:
                 self._start(self._seed)
             else:
                 self._put(before)
+
+
+def _restored(seed: Any, numbers: Any) -> Generator:
+    made = Generator()
+    made._seed = seed
+    made._put(numbers)
+    return made
 
 
 def repeating() -> Callable[[], None]:

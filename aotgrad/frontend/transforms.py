@@ -70,6 +70,13 @@ def _add(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else dispatch.call(dispatch.TORCH["add"], (a, b), {})
 
 
+def bottom(x: Any) -> Any:
+    """``x`` without its tangents."""
+    while isinstance(x, Dual):
+        x = x._primal
+    return x
+
+
 def gradients(outs: Sequence[Any], ins: Sequence[Any], cts: Sequence[Any], create_graph: bool) -> list[Any]:
     """Cotangents of ``ins`` (None: zero). Dual values are dual cotangents: the tangent of a gradient is the gradient of the tangent."""
     level = _level_of(outs, cts)
@@ -85,7 +92,7 @@ def gradients(outs: Sequence[Any], ins: Sequence[Any], cts: Sequence[Any], creat
     live = [(o, c) for o, c in zip(outs, cts) if isinstance(o, Tensor) and o._requires_grad and c is not None]
     if not live:
         return [None] * len(ins)
-    return list(engine.grad([o for o, _ in live], list(ins), [c for _, c in live], retain_graph=True, create_graph=create_graph, allow_unused=True))
+    return list(engine.grad([o for o, _ in live], [bottom(i) for i in ins], [c for _, c in live], retain_graph=True, create_graph=create_graph, allow_unused=True))
 
 
 def zero_like(x: Any) -> Any:
