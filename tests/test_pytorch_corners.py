@@ -220,8 +220,28 @@ def _gradient_of_a_tangent(m):
         return [m.autograd.grad(t.sum(), v, retain_graph=True)[0].tolist() for v in (d, x)], fw.unpack_dual(m.autograd.grad(y.sum(), d)[0]).tangent.tolist()
 
 
+def _order_of_hooks(m):
+    log, x = [], m.tensor([1.0, 2.0], requires_grad=True)
+    end = x.expand_as(x).grad_fn.next_functions[0][0]
+    end.register_prehook(lambda g: log.append("before"))
+    end.register_hook(lambda i, o: log.append((len(i), len(o))))
+    x.register_hook(lambda g: log.append("tensor"))
+    x.register_post_accumulate_grad_hook(lambda t: log.append("accumulated"))
+    y, z, w = x * 2, x * 3, x * 4
+    y.retain_grad()
+    y.sum().backward()
+    log.append("inputs")
+    (z * z).sum().backward(inputs=[x])
+    log.append("grad")
+    m.autograd.grad((x * 2).sum(), x)
+    z, w = x * 3, x * 4
+    z.retain_grad()
+    (z.sum() + w.sum()).backward(inputs=[z, w, z, w])
+    return log, y.grad.tolist(), x.grad.tolist(), z.grad.tolist(), w.grad.tolist()
+
+
 @needs_torch
-@pytest.mark.parametrize("script", [_gradient_of_a_tangent, _modes, _retained, _part_of_base, _bad_hooks, _copies])
+@pytest.mark.parametrize("script", [_order_of_hooks, _gradient_of_a_tangent, _modes, _retained, _part_of_base, _bad_hooks, _copies])
 def test_as_in_torch(script):
     theirs, ours = [script(m) for m in _modules()]
     assert ours == theirs

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from . import modes, profiler, recording, tape
-from .errors import AotgradRuntimeError, AotgradTypeError
+from .errors import AotgradArgumentError, AotgradRuntimeError, AotgradTypeError
 from .tape import AccumulateGrad, Node, Value
 
 __all__ = ["backward", "grad"]
@@ -26,10 +26,10 @@ _BFLOAT16_ONE: Final = 0x3F80
 class _Run:
     """One backward pass: what waits for what, what has arrived, what is wanted."""
 
-    __slots__ = ("buffers", "captured", "keep", "needed", "recorder", "results", "waiting")
+    __slots__ = ("adds", "buffers", "captured", "keep", "needed", "recorder", "results", "waiting")
 
-    def __init__(self, roots: Sequence[tape.Edge], targets: Sequence[tape.Edge] | None, keep: bool) -> None:
-        self.keep = keep
+    def __init__(self, roots: Sequence[tape.Edge], targets: Sequence[tape.Edge] | None, keep: bool, adds: bool) -> None:
+        self.keep, self.adds = keep, adds  # adds: leaves take their gradients, wanted or not
         self.recorder = profiler.state.recorder
         self.buffers: dict[Node, list[Any]] = {}
         self.captured: dict[Node, list[tuple[int, int]]] = {}  # node: (which output, which result)
@@ -182,7 +182,7 @@ def _finish_leaf(run: _Run, node: AccumulateGrad) -> None:
     extra = leaf._extra
     if extra is not None and extra.hooks and box[0] is not None:
         box[0] = tape.call_hooks(extra.hooks, box[0])
-    if run.needed is not None:
+    if not run.adds:
         for _, place in run.captured.get(node, ()):
             run.results[place] = box[0]
         return
@@ -192,17 +192,19 @@ def _finish_leaf(run: _Run, node: AccumulateGrad) -> None:
     seen = tuple(box) if hooks is not None else ()
     changed = box[0] is not None
     tape.accumulate(leaf, box)
+    if changed and extra is not None and extra.post_hooks:
+        for hook in [*extra.post_hooks.values()]:
+            if not isinstance(found := hook(leaf), (Value, NoneType)):
+                raise AotgradTypeError(f"post accumulate grad hooks should return None, but got '{type(found).__name__}'; what they change is the tensor's .grad")
     if hooks is not None:
         tape.run_post_hooks(hooks, (), seen)
-    if changed and extra is not None and extra.post_hooks:
-        _call_post_hooks(extra.post_hooks, leaf)
 
 
 def _execute(
-    tensors: Sequence[Value], seeds: Sequence[Any], targets: Sequence[Value] | None, keep: bool, create_graph: bool,
+    tensors: Sequence[Value], seeds: Sequence[Any], targets: Sequence[Value] | None, keep: bool, create_graph: bool, adds: bool = True,
 ) -> list[Any]:
     roots = [tape.edge_of(t) for t in tensors]
-    run = _Run(roots, None if targets is None else [t if isinstance(t, tuple) else tape.edge_of(t) for t in targets], keep)
+    run = _Run(roots, None if targets is None else [t if isinstance(t, tuple) else tape.edge_of(t) for t in targets], keep, adds)
     for (node, index), seed in zip(roots, seeds):
         assert node is not None  # checked by _seed
         run.put(node, index, seed)
@@ -297,29 +299,14 @@ def backward(
         raise AotgradRuntimeError("`inputs` argument to `backward()` cannot be empty. Leave it out to reach all leaves.")
     _check_inputs(wanted)
     results = _execute(outputs, seeds, wanted, keep, bool(create_graph))
-    done: set[int] = set()
     mode, inference = modes.state.grad, modes.state.inference
     modes.set_mode(bool(create_graph), inference and not create_graph)
     try:
-        for target, result in zip(wanted, results):
-            if id(target) not in done:
-                done.add(id(target))
+        for target, result in {id(t): (t, r) for t, r in zip(wanted, results)}.values():
+            if target._node is not None and not (target._extra is not None and target._extra.retains):  # leaves and those that retain have theirs
                 tape.accumulate(target, [result])
-                _post_accumulate(target, result)
     finally:
         modes.set_mode(mode, inference)
-
-
-def _call_post_hooks(hooks: tape.Hooks, leaf: Value) -> None:
-    for hook in [*hooks.values()]:
-        if not isinstance(found := hook(leaf), (Value, NoneType)):
-            raise AotgradTypeError(f"post accumulate grad hooks should return None, but got '{type(found).__name__}'; what they change is the tensor's .grad")
-
-
-def _post_accumulate(target: Value, result: Any) -> None:
-    extra = target._extra
-    if result is not None and extra is not None and extra.post_hooks:
-        _call_post_hooks(extra.post_hooks, target)
 
 
 def _check_inputs(wanted: list[Any]) -> None:
@@ -338,7 +325,7 @@ def grad(
     An input the outputs do not depend on is an error, None with ``allow_unused``, or zeros with ``materialize_grads``. See ``backward`` for the rest.
     """
     if materialize_grads and allow_unused is False:
-        raise AotgradRuntimeError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
+        raise AotgradArgumentError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
     tensors = _as_tensors(outputs, "outputs")
     wanted = _as_targets(inputs)
     if not wanted:
@@ -346,7 +333,7 @@ def grad(
     seeds = [_seed(i, t, s) for i, (t, s) in enumerate(zip(tensors, _as_seeds(grad_outputs, len(tensors), "grad_outputs")))]
     _check_inputs(wanted)
     keep = create_graph if retain_graph is None else bool(retain_graph)
-    results = _execute(tensors, seeds, wanted, keep, bool(create_graph))
+    results = _execute(tensors, seeds, wanted, keep, bool(create_graph), adds=False)
     for place, (result, tensor) in enumerate(zip(results, wanted)):
         if result is not None:
             continue
