@@ -240,8 +240,33 @@ def _order_of_hooks(m):
     return log, y.grad.tolist(), x.grad.tolist(), z.grad.tolist(), w.grad.tolist()
 
 
+def _marks(m):
+    def function(run):
+        class Marked(m.autograd.Function):
+            forward = staticmethod(run)
+            backward = staticmethod(lambda ctx, *g: g[0])
+        return Marked.apply
+
+    def both(ctx, x):
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        ctx.mark_non_differentiable(x)
+        return x
+
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    seen = [_type(lambda f=f: function(f)(x * 1)) for f in (
+        lambda ctx, x: ctx.mark_dirty([x]) or x, lambda ctx, x: ctx.mark_non_differentiable([x]) or x, lambda ctx, x: ctx.mark_non_differentiable(None) or x)]
+    y, z = x * 3, x * 3
+    whole = function(both)(z)
+    if m is ag:  # torch passes the gradient of what was overwritten
+        function(both)(y[:1])
+        y.sum().backward()
+        assert (y.tolist(), x.grad.tolist()) == ([6.0, 6.0], [0.0, 3.0])
+    return seen, whole is z, z.tolist(), z.requires_grad, z.grad_fn
+
+
 @needs_torch
-@pytest.mark.parametrize("script", [_order_of_hooks, _gradient_of_a_tangent, _modes, _retained, _part_of_base, _bad_hooks, _copies])
+@pytest.mark.parametrize("script", [_marks, _order_of_hooks, _gradient_of_a_tangent, _modes, _retained, _part_of_base, _bad_hooks, _copies])
 def test_as_in_torch(script):
     theirs, ours = [script(m) for m in _modules()]
     assert ours == theirs

@@ -58,11 +58,11 @@ class FunctionCtx:
 
     def mark_dirty(self, *args: Any) -> None:
         """Names inputs that ``forward`` changed in place; each must be returned."""
-        self._dirty = args
+        self._dirty = _marked(args, "mark_dirty", self._numbers)
 
     def mark_non_differentiable(self, *args: Any) -> None:
         """Names results without derivative; ``backward`` still takes one gradient for each, zeros."""
-        self._plain = args
+        self._plain = _marked(args, "mark_non_differentiable", self._numbers)
 
     def set_materialize_grads(self, value: bool) -> None:
         """``False``: gradients that are structurally zero reach ``backward`` as None, not as zeros."""
@@ -72,6 +72,13 @@ class FunctionCtx:
     def saved_tensors(self) -> tuple[Any, ...]:
         """What ``save_for_backward`` (in ``jvp``: ``save_for_forward``) kept."""
         return self._to_save if self._shown is None else self._shown
+
+
+def _marked(tensors: Sequence[Any], what: str, numbers: bool) -> tuple[Any, ...]:
+    for i, t in enumerate(tensors):
+        if not isinstance(t, (Tensor, np.ndarray, np.generic)) and not (numbers and type(t) in (float, int)):
+            raise AotgradRuntimeError(f"{what} can only accept variables, but argument {i} is of type {type(t).__name__}; give the tensors one by one")
+    return tuple(tensors)
 
 
 def _checked(tensors: Sequence[Any], what: str, numbers: bool) -> tuple[Any, ...]:
@@ -366,6 +373,8 @@ def _wrapped(ctx: FunctionNode, given: Sequence[Any], args: Sequence[Any], execu
         ctx._results.append((tuple(o.shape), o._data.dtype, cls))
         dirty, is_input = _place(o, ctx._dirty) is not None, _place(o, args) is not None
         if not executable or not o._dtype.is_differentiable or _place(o, ctx._plain) is not None:
+            if dirty and executable and o._requires_grad:  # no derivative goes through the write
+                store(o, o.detach(), ctx.name)
             outs.append(o if dirty else _alias(o) if is_input and not o._requires_grad else o.detach() if o._requires_grad else o)
         elif dirty:
             outs.append(store(o, make_output(o._data, ctx, j, cls), ctx.name))
