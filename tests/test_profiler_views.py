@@ -49,6 +49,13 @@ def test_the_numbers_of_a_known_recording() -> None:
     assert (total.count, total.self_cpu_time_total) == (6, 200)
 
 
+def test_marks_that_overlap_share_the_clock() -> None:
+    """As those of two tasks that take turns."""
+    events = recorded([(runtime.OP, "mul", 20, 30), (runtime.USER, "a", 0, 60), (runtime.OP, "sin", 70, 80), (runtime.USER, "b", 10, 100)])
+    assert {a.key: a.self_cpu_time_total for a in events.key_averages()} == {"a": 10, "b": 70, "mul": 10, "sin": 10}
+    assert events.self_cpu_time_total == 100
+
+
 GOLDEN = [
     "-----  ------------  ------------  ------------  ------------  ------------  ------------  ",
     " Name    Self CPU %      Self CPU   CPU total %     CPU total  CPU time avg    # of Calls  ",

@@ -106,8 +106,9 @@ class FunctionEvent(_Times):
 
     @property
     def self_cpu_time_total(self) -> float:  # type: ignore[override]
-        """Time in the event, its children excluded."""
-        return self.cpu_time_total - sum(c.cpu_time_total for c in self.cpu_children)
+        """Time in the event, its children excluded: of one that ends later (marks of two tasks that take turns), the part inside."""
+        end = self.time_range.end
+        return self.cpu_time_total - sum(c.cpu_time_total - max(c.time_range.end - end, 0.0) for c in self.cpu_children)
 
     @property
     def self_cpu_memory_usage(self) -> int:
