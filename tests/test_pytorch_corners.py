@@ -284,6 +284,18 @@ def test_derivatives_do_not_ask_for_the_mode():
         assert ag.autograd.functional.hessian(f, x).tolist() == [[6.0, 0.0], [0.0, 12.0]]
 
 
+def test_enable_grad_is_of_the_mode_of_the_call():
+    def f(x):
+        with ag.no_grad(), ag.enable_grad():
+            return x * 2
+
+    x, c = ag.ones(1, requires_grad=True), ag.compile(f)
+    for _ in range(3):
+        for mode in (ag.inference_mode, ag.no_grad, ag.enable_grad):
+            with mode():
+                assert c(x).requires_grad == f(x).requires_grad == (mode is not ag.inference_mode)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_an_unpack_hook_returns_is_checked(compiled):
     f = (ag.compile if compiled else lambda f: f)(lambda x, y: (x * y).exp() * x)

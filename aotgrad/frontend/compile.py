@@ -374,7 +374,7 @@ class State:
             dynamic.append(Leaf(i, t, traced._weak))
         args, kwargs = tree_unflatten(tree, given)
         holders = [x for x in given if not isinstance(x, Traced)]
-        asked, states, before = modes.state.asked, States(self.f, leaves), Before(self.f, holders)
+        asked, refused, states, before = modes.state.asked, modes.state.refused, States(self.f, leaves), Before(self.f, holders)
         try:
             out_tree, constants = self._run(trace, args, kwargs)
             states.check(self.name)
@@ -397,7 +397,7 @@ class State:
         if variant.asks:
             variant.requires = [requirement(obj) for obj, _ in variant.hidden]
         variant.seconds = time.perf_counter() - started
-        variant.records = not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
+        variant.records = modes.state.refused != refused or not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
         return variant
 
     def _run(self, trace: Trace, args: Any, kwargs: Any) -> tuple[TreeDef, list[Any]]:

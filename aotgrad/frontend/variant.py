@@ -44,7 +44,7 @@ class Variant:
     tensors: bool
     program: Any = None
     verified: int = 0
-    records: bool = False  # traced without recording, but with a part that records (``enable_grad``)
+    records: bool = False  # traced without recording, but with a part that records (``enable_grad``), or would out of inference mode
     asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
     entered: bool = False  # an entry was tried for it, see ``State._add_entry``
     renewed: int = 0  # how often its short way was made anew, see ``ready``

@@ -62,6 +62,7 @@ class _State(threading.local):
 
     grad: bool = True
     inference: bool = False
+    refused: int = 0  # how often recording was not switched on, as the thread was in inference mode
     token: _Token | None = None
     noted: list[Any] | None = None
     asked: int = 0  # how often the program asked for the mode: a trace that did so is for this mode alone
@@ -200,11 +201,17 @@ class no_grad(_PlainMode):
         return False, state.inference
 
 
+def _on() -> bool:
+    """Whether recording can be switched on: not in ``inference_mode()``, which takes note of it."""
+    state.refused += state.inference
+    return not state.inference
+
+
 class enable_grad(_PlainMode):
     """Operations inside record the tape, also within ``no_grad()``, but not within ``inference_mode()``. Context manager, or decorator of functions and generators."""
 
     def _wanted(self) -> tuple[bool, bool]:
-        return not state.inference, state.inference
+        return _on(), state.inference
 
 
 class differentiating(_Mode):
@@ -229,7 +236,7 @@ class set_grad_enabled(_Mode):
         self._entered = False
 
     def _wanted(self) -> tuple[bool, bool]:
-        return self.mode and not state.inference, state.inference
+        return self.mode and _on(), state.inference
 
     def clone(self) -> _Mode:
         return _Given(self.mode, None)
@@ -257,8 +264,9 @@ class _Given(_Mode):
 
     def _wanted(self) -> tuple[bool, bool]:
         grad, inference = self._grad, self._inference
-        inference = state.inference if inference is None else inference
-        return (state.grad if grad is None else grad and not inference), inference
+        if inference is not None:
+            return (state.grad if grad is None else grad), inference
+        return (state.grad if grad is None else grad and _on()), state.inference
 
 
 class inference_mode(_Mode):
