@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 
 import numpy as np
@@ -394,3 +395,25 @@ def test_copies_of_modules_run_what_they_hold(copied):
     assert (net(x).item(), other(x).item()) == (2.0, 10.0)
     assert repr(other.run) == "<aotgrad function Linear>"
     assert ag.rand(2, generator=other.generator).tolist() == ag.rand(2, generator=net.generator).tolist()
+
+
+def test_integers_beside_dual_tensors_stay_plain():
+    """A counter (as that of random numbers) that a compiled call writes; results of comparisons and of functions of several results."""
+    count = ag.zeros(3, dtype=ag.int64)
+
+    def f(x):
+        count.add_(1)
+        return ag.nn.functional.dropout(x * 2, 0.5, training=True)
+
+    g = ag.compile(f)
+    forward_ad = ag.autograd.forward_ad
+    with forward_ad.dual_level():
+        d = forward_ad.make_dual(ag.ones(4), ag.ones(4))
+        for _ in range(2):
+            primal, tangent = forward_ad.unpack_dual(g(d))
+            assert primal.tolist() == tangent.tolist()
+        places = ag.max(d, dim=0).indices
+        for x in (count, d > 0, places, ag.argmax(d)):
+            assert type(x) is ag.Tensor
+    assert count.tolist() == [2] * 3
+    assert not [x for x in gc.get_objects() if type(x).__name__ == "DualTensor" and not x.dtype.is_floating_point]

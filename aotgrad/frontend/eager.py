@@ -410,8 +410,8 @@ def _apply_dual(program: Program, args: Sequence[Any], cls: type[Any], level: in
     tangents = [a._tangent if m else None for a, m in zip(args, mine)]
     active = tuple(t is not None for t in tangents)
     if not any(active):
-        return [make_dual(o, None, level) for o in apply(program, primals, cls)]
+        return [make_dual(o, None, level) if o._dtype.is_differentiable else o for o in apply(program, primals, cls)]
     found = apply(program.pushforward(active), [*primals, *(t for t in tangents if t is not None)], cls)
     n = len(program.func.outputs)
     moved = iter(found[n:])
-    return [make_dual(o, next(moved) if t.dtype.is_differentiable else None, level) for o, t in zip(found[:n], program.func.out_types)]
+    return [make_dual(o, next(moved), level) if t.dtype.is_differentiable else o for o, t in zip(found[:n], program.func.out_types)]
