@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from entered import python_calls
 
 import aotgrad as ag
 from aotgrad.frontend import taped
@@ -150,26 +150,16 @@ def test_what_does_not_fit_goes_the_general_way() -> None:
         _same(ag.autograd.forward_ad.unpack_dual(f(d, x.detach())).tangent, x)
 
 
-def _entered(f: Callable[[], Any]) -> list[str]:
-    names: list[str] = []
-    sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        f()
-    finally:
-        sys.setprofile(None)
-    return names[1:]
-
-
 def test_flat_calls_come_to_python_to_be_recorded_alone() -> None:
     f = ag.compile(lambda x, y, c=1.0: (x * y * c, x - y))
     x, y = _x(5), _x(5, grad=False)
     f(x, y), f(x, y), f(x, y, 2.0), f(x, y, 2.0)
     if call.function.machine() is None:
         pytest.skip("no machine code here")
-    assert _entered(lambda: f(y, y))[0] == "finish" and "slow" not in _entered(lambda: f(x, y, 2.0))
-    assert _entered(lambda: f(x, y))[:2] == ["finish", "recorded"]
+    assert python_calls(lambda: f(y, y))[0] == "finish" and "slow" not in python_calls(lambda: f(x, y, 2.0))
+    assert python_calls(lambda: f(x, y))[:2] == ["finish", "recorded"]
     with ag.no_grad():
-        assert f(x, y)[0].grad_fn is None and "finish" not in _entered(lambda: f(x, y))
+        assert f(x, y)[0].grad_fn is None and "finish" not in python_calls(lambda: f(x, y))
     with ag.inference_mode():
         assert f(y, y)[0].is_inference()
     with pytest.raises(RuntimeError, match="[Ii]nference"):
@@ -244,12 +234,12 @@ def test_modules_in_variables_are_read_without_the_general_way() -> None:
             _same(a, b)
 
     f(x), f(x)
-    assert isinstance(f(x).grad_fn, taped.TapedNode) and "_slow" not in _entered(lambda: f(x))
+    assert isinstance(f(x).grad_fn, taped.TapedNode) and "_slow" not in python_calls(lambda: f(x))
     check()
     with ag.no_grad():
         net[0].weight.mul_(1.5)
         f(x), f(x)
-        assert "_slow" not in _entered(lambda: f(x)) and not f(x).requires_grad
+        assert "_slow" not in python_calls(lambda: f(x)) and not f(x).requires_grad
     check()
     out, was = f(x), net[2].weight.detach().clone()
     (want,) = ag.autograd.grad((net(x) ** 2).sum(), [net[2].weight])

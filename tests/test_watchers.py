@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from entered import python_calls
 
 import aotgrad as ag
 from aotgrad.autograd import profiler
@@ -57,17 +57,6 @@ def _elsewhere(*blocks: Callable[[], Any]) -> Iterator[None]:
     assert watchers.shared.count == before
 
 
-def _python_calls(f: Callable[[], Any]) -> list[str]:
-    """The names of Python functions that ``f()`` enters."""
-    names: list[str] = []
-    sys.setprofile(lambda frame, event, arg: names.append(frame.f_code.co_name) if event == "call" else None)
-    try:
-        f()
-    finally:
-        sys.setprofile(None)
-    return names[1:]
-
-
 @pytest.mark.parametrize("name", WATCH)
 def test_other_threads_keep_their_short_ways(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "HOT", 2)
@@ -78,17 +67,17 @@ def test_other_threads_keep_their_short_ways(name: str, monkeypatch: pytest.Monk
     for _ in range(4):
         t * t
     short = native.available()
-    plain = _python_calls(lambda: f(x))
+    plain = python_calls(lambda: f(x))
     with _elsewhere(WATCH[name]):
-        assert _python_calls(lambda: f(x)) == plain and len(f.instances()) == 1
+        assert python_calls(lambda: f(x)) == plain and len(f.instances()) == 1
         assert isinstance((t * t).grad_fn, quick.QuickNode) is short
     with WATCH[name]():
-        assert len(_python_calls(lambda: f(x))) > len(plain) and f.instances() == ()
+        assert len(python_calls(lambda: f(x))) > len(plain) and f.instances() == ()
         assert name in ("profiler", "region hook") or not isinstance((t * t).grad_fn, quick.QuickNode)
         with _elsewhere(WATCH["anomaly"]):
             pass
         assert f.instances() == ()
-    assert _python_calls(lambda: f(x)) == plain and watchers.shared.count == 0
+    assert python_calls(lambda: f(x)) == plain and watchers.shared.count == 0
 
 
 def test_a_thread_that_ends_leaves_nothing() -> None:
@@ -101,12 +90,12 @@ def test_a_thread_that_ends_leaves_nothing() -> None:
 def test_more_threads_than_the_table_has_room_for() -> None:
     f, x = ag.compile(lambda a: a + 1.0), np.ones(3)
     f(x)
-    plain = _python_calls(lambda: f(x))
+    plain = python_calls(lambda: f(x))
     with _elsewhere(*[WATCH["anomaly"]] * watchers.ROOM):
-        assert _python_calls(lambda: f(x)) == plain
+        assert python_calls(lambda: f(x)) == plain
         with _elsewhere(WATCH["anomaly"]):
             assert f(x).tolist() == [2.0, 2.0, 2.0]
-        assert _python_calls(lambda: f(x)) == plain
+        assert python_calls(lambda: f(x)) == plain
         with ag.autograd.detect_anomaly(), pytest.raises(RuntimeError, match="log"):
             ag.compile(lambda a: ag.log(a))(np.zeros(2))
 

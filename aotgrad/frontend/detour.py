@@ -28,4 +28,4 @@ def _switch(on: bool) -> None:
             state.pause(on)
 
 
-watchers.add_switch(_switch)
+watchers.shared.add_switch(_switch)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from . import forks, watchers
+from . import watchers
 from .errors import AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
@@ -54,13 +54,11 @@ class Region:
 RegionHook = Callable[[Region, int, int], Any]
 
 
-class _Shared:
-    """How many watchers there are in all threads, whom to tell, and which files are not the user's."""
+class _Shared(watchers.Holders):
+    """The threads that record or have a hook, and which files are not the user's."""
 
     def __init__(self) -> None:
-        self.lock = forks.safe(threading.RLock())  # re-entrant: the collector may drop a watcher's token while another is being made
-        self.count = 0
-        self.switches: list[Callable[[bool], None]] = []
+        super().__init__()
         self.prefixes: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<frozen")
         self.ours: dict[str, bool] = {}
 
@@ -68,34 +66,12 @@ class _Shared:
 _shared: Final = _Shared()
 
 
-class _Token:
-    """Held by a thread that watches; goes away with the thread, so that a profiler left open cannot slow the others for ever."""
-
-    __slots__ = ("shared",)
-
-    def __init__(self) -> None:
-        s = self.shared = _shared
-        with s.lock:
-            s.count += 1
-            if s.count == 1:
-                for switch in s.switches:
-                    switch(True)
-
-    def __del__(self) -> None:
-        s = self.shared
-        with s.lock:
-            s.count -= 1
-            if not s.count:
-                for switch in s.switches:
-                    switch(False)
-
-
 class _State(threading.local):
     """This thread's watchers. Read ``state.recorder`` and ``state.hook``; write through ``start``, ``stop`` and ``set_region_hook``."""
 
     recorder: Recorder | None = None
     hook: RegionHook | None = None
-    token: _Token | None = None
+    token: watchers.Token | None = None
 
 
 state: Final = _State()
@@ -103,10 +79,7 @@ state: Final = _State()
 
 def add_switch(switch: Callable[[bool], None]) -> None:
     """Registers what puts a part's watched form in place (True) and takes it away (False)."""
-    with _shared.lock:
-        _shared.switches.append(switch)
-        if _shared.count:
-            switch(True)
+    _shared.add_switch(switch)
 
 
 def watched() -> bool:
@@ -117,7 +90,7 @@ def watched() -> bool:
 def _hold() -> None:
     wanted = state.recorder is not None or state.hook is not None
     if wanted and state.token is None:
-        state.token = _Token()
+        state.token = watchers.Token(_shared)
         watchers.shift(1)
     elif not wanted and state.token is not None:
         state.token = None

@@ -12,63 +12,78 @@ from typing import Final
 
 from . import forks
 
-__all__ = ["ROOM", "add_switch", "address", "shared", "shift", "state"]
+__all__ = ["ROOM", "Holders", "Token", "address", "shared", "shift", "state"]
 
 ROOM: Final = 62  # threads that the table can name; with more of them every thread counts as watching
 
 
-class _Shared:
-    """``count``: how many threads watch. ``table``: how many, then their numbers."""
+class Holders:
+    """Threads that hold a ``Token``: their numbers and ``count``, and the switches that are told when the first begins (True) and when the last stops."""
 
     def __init__(self) -> None:
         self.lock = forks.safe(threading.RLock())  # re-entrant: the collector may drop a token while another is being made
         self.count = 0
-        self.table = (ctypes.c_int64 * (1 + ROOM))()
         self.threads: list[int] = []
         self.switches: list[Callable[[bool], None]] = []
 
-    def write(self) -> None:
-        """The table anew. Entries come before the count: machine code may read in between, and must find every thread that goes on watching."""
-        for i, number in enumerate(self.threads[:ROOM]):
-            self.table[1 + i] = number
-        self.table[0] = self.count = len(self.threads)
+    def add_switch(self, switch: Callable[[bool], None]) -> None:
+        """One more of them."""
+        with self.lock:
+            self.switches.append(switch)
+            if self.count:
+                switch(True)
+
+    def changed(self) -> None:
+        """After a thread came or went; the lock is held."""
+        before, self.count = self.count, len(self.threads)
+        if bool(before) != bool(self.count):
+            for switch in self.switches:
+                switch(self.count > 0)
 
 
-shared: Final = _Shared()
+class Token:
+    """Held by a thread; goes away with the thread, so that one that ends inside a block leaves nothing behind."""
 
+    __slots__ = ("holders", "thread")
 
-class _Token:
-    """Held by a thread that watches; goes away with the thread, so that one that ends inside a block leaves nothing behind."""
-
-    __slots__ = ("shared", "thread")
-
-    def __init__(self) -> None:
-        s, self.thread = shared, threading.get_ident()
-        self.shared = s
-        with s.lock:
-            s.threads.append(self.thread)
-            s.write()
-            if s.count == 1:
-                for switch in s.switches:
-                    switch(True)
+    def __init__(self, holders: Holders) -> None:
+        self.holders, self.thread = holders, threading.get_ident()
+        with holders.lock:
+            holders.threads.append(self.thread)
+            holders.changed()
 
     def __del__(self) -> None:
-        s = self.shared
-        with s.lock:
-            last = s.threads.pop()
+        holders = self.holders
+        with holders.lock:
+            last = holders.threads.pop()
             if last != self.thread:
-                s.threads[s.threads.index(self.thread)] = last
-            s.write()
-            if not s.count:
-                for switch in s.switches:
-                    switch(False)
+                holders.threads[holders.threads.index(self.thread)] = last
+            holders.changed()
+
+
+class _Watching(Holders):
+    """``table``: how many threads, then their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = (ctypes.c_int64 * (1 + ROOM))()
+
+    def changed(self) -> None:
+        """The table first. Entries come before the count: machine code may read in between, and must find every thread that goes on watching."""
+        for i, number in enumerate(self.threads[:ROOM]):
+            self.table[1 + i] = number
+        self.table[0] = len(self.threads)
+        super().changed()
+
+
+shared: Final = _Watching()
 
 
 class _State(threading.local):
     """``count``: how many reasons this thread has. Written by ``shift`` alone."""
 
     count: int = 0
-    token: _Token | None = None
+    token: Token | None = None
 
 
 state: Final = _State()
@@ -80,15 +95,7 @@ def shift(step: int) -> None:
     if state.count <= 0:
         state.token = None
     elif state.token is None:
-        state.token = _Token()
-
-
-def add_switch(switch: Callable[[bool], None]) -> None:
-    """Registers what is told when the first thread begins to watch (True), and when the last one stops."""
-    with shared.lock:
-        shared.switches.append(switch)
-        if shared.count:
-            switch(True)
+        state.token = Token(shared)
 
 
 def address() -> int:
