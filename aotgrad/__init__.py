@@ -121,7 +121,7 @@ def __getattr__(name: str) -> _Any:
         module = _importlib.import_module(_LAZY[name])
         found = globals()[name] = module if name == "aot" else getattr(module, name)
         return found
-    raise AttributeError(f"module 'aotgrad' has no attribute {name!r}")
+    raise AotgradAttributeError(f"module 'aotgrad' has no attribute {name!r}; docs/supported.md lists the functions that there are")
 
 
 # The functions of the registry, and torch's names of dtypes. Last, because some are names of Python's own.

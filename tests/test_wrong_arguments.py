@@ -77,3 +77,52 @@ def test_shapes_may_be_arrays_and_numpys_integers() -> None:
 def test_other_functions(make: Any) -> None:
     with pytest.raises(ag.AotgradError):
         make()
+
+
+def _of_three(x: Any, y: float = 1.0) -> Any:
+    return (x * y).sum()
+
+
+UNKNOWN = {
+    "compile": lambda: ag.compile(_of_three, foo=1), "grad": lambda: ag.grad(_of_three, foo=1), "value_and_grad": lambda: ag.value_and_grad(_of_three, foo=1),
+    "vjp": lambda: ag.vjp(foo=1), "jvp": lambda: ag.jvp(_of_three, X, foo=1), "linearize": lambda: ag.linearize(foo=1), "hvp": lambda: ag.hvp(_of_three, foo=1),
+    "jacrev": lambda: ag.jacrev(_of_three, foo=1), "jacfwd": lambda: ag.jacfwd(_of_three, foo=1), "hessian": lambda: ag.hessian(_of_three, foo=1),
+    "vmap": lambda: ag.vmap(_of_three, foo=1), "build": lambda: ag.aot.build(_of_three, ["x: f64[n]"], foo=1),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_arguments_of_transforms(name: str) -> None:
+    with pytest.raises(ag.AotgradError, match=rf"{name}\(\) (got an unexpected keyword|missing|takes).*; its arguments are f") as caught:
+        UNKNOWN[name]()
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("made", [ag.compile, ag.grad, lambda f: ag.compile(ag.grad(f)), lambda f: ag.grad(ag.compile(f))])
+def test_unknown_arguments_of_the_users_function(made: Any) -> None:
+    f = made(_of_three)
+    f(X.numpy())
+    for call_ in (lambda: f(X.numpy(), z=2), lambda: f(X.numpy(), 1.0, 2.0)):
+        with pytest.raises(ag.AotgradError, match=r"_of_three\(\) (got an unexpected keyword argument 'z'|takes from 1 to 2 positional)"):
+            call_()
+
+
+def test_type_errors_from_inside_are_the_users_own() -> None:
+    def inner(x: Any) -> Any:
+        raise TypeError("f() takes nothing, says the user")
+
+    def helped(x: Any) -> Any:
+        return _of_three(x, 1.0, 2.0)
+
+    for function, text in ((inner, "says the user"), (helped, "takes from 1 to 2")):
+        for f in (ag.compile(function), ag.grad(function)):
+            with pytest.raises(TypeError, match=text) as caught:
+                f(X.numpy())
+            assert not isinstance(caught.value, ag.AotgradError)
+
+
+def test_names_that_are_not_there() -> None:
+    for module in (ag, ag.nn.functional):
+        with pytest.raises(ag.AotgradError, match="'nosuch'.*supported.md") as caught:
+            module.nosuch  # noqa: B018
+        assert isinstance(caught.value, AttributeError) and not hasattr(module, "nosuch")

@@ -25,6 +25,7 @@ from aotgrad_runtime.pool_layout import MOST
 
 from . import aot_trace
 from .aot_trace import Declared, Program
+from .explained import told_of_arguments
 from .pytree import tree_flatten
 
 __all__ = ["Built", "EMIT", "build"]
@@ -254,6 +255,7 @@ def _without_python(func: Func) -> Func:
     return func
 
 
+@told_of_arguments
 def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess: Any = (), *, out: str | os.PathLike[str] = ".", name: str | None = None,
           target: str | Target = "native", emit: Sequence[str] = ("so", "a", "o", "h"), checks: bool = True, no_malloc: bool = False, threads: Any = 1,
           flush_subnormals: bool = False) -> Built:

@@ -29,7 +29,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped, unusable
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
-from .explained import explained_with_line
+from .explained import explained_with_line, told_of_arguments
 from .front import unforeseen
 from .leaves import alias, spared
 from .ledger import Ledger
@@ -632,6 +632,7 @@ def _hidden(objects: Sequence[Any], places: Sequence[Any], ledger: Ledger) -> li
 
 # ---- the public function --------------------------------------------------------------------------------------------------------------
 
+@told_of_arguments
 def compile(f: F | None = None, *, name: str | None = None, static: Any = (), threads: int | str = 1, layout: str = "auto", checks: bool = True, verify: int = 0,
             memory_budget: int | None = None, donate: Sequence[str | int] = (), rewrite: bool = True, fast_math: bool = False, flush_subnormals: bool = False) -> Any:
     """A native version of ``f``, compiled at the first call with a new type signature: dtypes, ranks, memory order, and structure of the arguments. Sizes stay

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dis
+import functools
+import inspect
 import re
-from typing import Any
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradError, AotgradTypeError
@@ -12,8 +16,11 @@ from aotgrad_runtime.tensor import ArrayTensor
 
 from .trace import NeedStatic, Traced, raised_at, within
 
-__all__ = ["explained", "explained_with_line"]
+__all__ = ["explained", "explained_with_line", "told_of_arguments"]
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNFIT = re.compile(r"\(\) (got|missing|takes) ")  # Python's words for arguments that do not fit
 _PLACED = re.compile(r"[^\n]*:\d+:\s")  # a message that begins with a line
 
 _NAMES = re.compile(r"'?\b(?:TracedArray|TracedTensor|TracedNumber|ArrayTensor)\b'?(?: object)?")  # our values in messages of Python's own
@@ -35,7 +42,33 @@ def explained(error: BaseException) -> BaseException:
         at = at.__cause__
     if isinstance(best, AotgradError):
         return best
-    return recording.refused(error) or _named(error) or error
+    return recording.refused(error) or _uncalled(error) or _named(error) or error
+
+
+def _uncalled(error: BaseException) -> AotgradTypeError | None:
+    """What Python says of a call of the user's function with arguments that it does not have: the call itself failed, nothing inside it."""
+    at = _last(error)
+    if not isinstance(error, TypeError) or at is None or not within(at.tb_frame.f_code.co_filename) or not _UNFIT.search(str(error)):
+        return None
+    return AotgradTypeError(f"{error}; give it the arguments of its signature")
+
+
+def told_of_arguments(f: F) -> F:
+    """``f``, whose calls with arguments that it does not have are errors of ours that name those it has."""
+    def refused(error: TypeError) -> AotgradTypeError:
+        return AotgradTypeError(f"{error}; its arguments are {', '.join(inspect.signature(f).parameters)}")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return f(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__.tb_next is not None:  # type: ignore[union-attr]  # something inside
+                raise
+            raise refused(error) from None
+
+    # It belongs to the module of ``f``, for those who look for the examples of a module.
+    made = types.FunctionType(call.__code__, f.__globals__, f.__name__, None, call.__closure__)
+    return functools.update_wrapper(made, f)  # type: ignore[return-value]
 
 
 def explained_with_line(error: BaseException) -> BaseException:

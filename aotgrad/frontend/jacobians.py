@@ -12,6 +12,7 @@ from aotgrad_runtime.dtypes import DType, bfloat16
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import dispatch, randoms
+from .explained import told_of_arguments
 from .leaves import (
     F,
     arguments_of,
@@ -56,6 +57,7 @@ def _stacked(rows: list[Any], lead: tuple[int, ...], rest: tuple[int, ...], dtyp
     return dispatch.call(dispatch.TORCH["permute"], (out, [*range(n, n + len(rest)), *range(n)]), {})
 
 
+@told_of_arguments
 def jacrev(f: F, argnums: Any = 0) -> F:
     """The Jacobian by reverse mode: for each result leaf and argument leaf an array of shape ``result.shape + argument.shape``. Takes as many passes as the result has
     numbers. ``argnums``: a position, or a tuple of positions, then with a tuple of Jacobians. Raises ``AotgradTypeError`` where an argument holds no floats.
@@ -104,6 +106,7 @@ def _arrange(blocks: list[list[list[Any]]], out_tree: TreeDef, arg_trees: Sequen
     return tree_unflatten(out_tree, per_out)
 
 
+@told_of_arguments
 def jacfwd(f: F, argnums: Any = 0) -> F:
     """The Jacobian by forward mode: as many passes as the argument has numbers, which is less than ``jacrev`` takes where the result is longer; the rest is as there.
 
@@ -176,6 +179,7 @@ def _jacfwd_blocks(partial: F, args: Sequence[Any], nums: Sequence[int], trees: 
 jacobian = jacrev
 
 
+@told_of_arguments
 def hessian(f: F, argnums: Any = 0) -> F:
     """The second derivatives of a function, of shape ``argument.shape + argument.shape`` for one number, with ``result.shape`` in front for an array: forward over
     reverse. With a tuple for ``argnums`` a tuple of tuples, ``[i][j]`` for arguments i and j; for containers the same inside each other. Raises

@@ -17,7 +17,7 @@ from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import dispatch, eager
 from .eager import Dual, levels, make_dual
-from .explained import explained
+from .explained import explained, told_of_arguments
 from .leaves import (
     F,
     apart,
@@ -142,6 +142,7 @@ def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         raise found from None
 
 
+@told_of_arguments
 def value_and_grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
     """A function giving ``(f(...), gradient)``; ``((f, aux), gradient)`` with ``has_aux``. Gradients have the structure of their arguments, None at integer leaves.
     ``argnums``: the position of the differentiated argument, or a tuple of positions (then a tuple of gradients); arguments given by keyword count at their places.
@@ -185,6 +186,7 @@ def _one_like(out: Any, cls: type[Any]) -> Any:
     return wrap(converted(np.ones(()), dtype_of(out)), cls)
 
 
+@told_of_arguments
 def grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
     """The gradient of a scalar function; ``(gradient, aux)`` with ``has_aux``. Composes with itself and every other transform.
 
@@ -202,6 +204,7 @@ def grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
     return like_name(only, f, "grad")
 
 
+@told_of_arguments
 def vjp(f: F, *xs: Any) -> tuple[Any, F]:
     """``(f(*xs), pullback)``: ``pullback(cts)``, with cotangents shaped as the result, gives a tuple of cotangents, one per argument.
 
@@ -229,6 +232,7 @@ def vjp(f: F, *xs: Any) -> tuple[Any, F]:
 
 # ---- forward mode, eager ------------------------------------------------------------------------------------------------------------
 
+@told_of_arguments
 def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
     """``(f(*xs), tangent)`` for tangents ``ts`` shaped as ``xs``: the derivative of the result along them.
 
@@ -285,6 +289,7 @@ def _tangent_of(o: Any, level: int, cls: type[Any]) -> Any:
     return wrap(np.zeros(tuple(np.shape(o) if not isinstance(o, Tensor) else o.shape), dtype_of(o).np), cls)
 
 
+@told_of_arguments
 def hvp(f: F, xs: Any, vs: Any) -> Any:
     """Hessian of a scalar function times a vector, without the Hessian. ``xs`` and ``vs``: one argument, or tuples of arguments.
 
@@ -304,6 +309,7 @@ def hvp(f: F, xs: Any, vs: Any) -> Any:
 
 # ---- linearize ----------------------------------------------------------------------------------------------------------------------
 
+@told_of_arguments
 def linearize(f: F, *xs: Any) -> tuple[Any, F]:
     """``(f(*xs), jvp_fn)``: the linear part at ``xs``, traced once, ready for many tangents. ``jvp_fn(*ts)`` takes one tangent per argument, shaped like it, and gives
     the tangent of the result. Raises ``AotgradValueError`` for tangents of another structure or shape.

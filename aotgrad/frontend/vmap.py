@@ -18,6 +18,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError,
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import eager
+from .explained import told_of_arguments
 from .leaves import F, apart, borrowed, check_callable, like_name, name_of
 from .program import Program
 from .pytree import TreeDef, tree_flatten, tree_unflatten
@@ -32,6 +33,7 @@ _RANDOMNESS = ("error", "different", "same")
 _NOT_GIVEN: Any = object()
 
 
+@told_of_arguments
 def vmap(func: F, in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *, chunk_size: int | None = None, in_axes: Any = _NOT_GIVEN,
          out_axes: Any = _NOT_GIVEN) -> F:
     """``func`` of one example as a function of many, without a loop: the arguments have the examples along ``in_dims``, the results along ``out_dims``.

@@ -6,6 +6,7 @@ from typing import Any
 
 from aotgrad.frontend.dispatch import TORCH as _TORCH
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
+from aotgrad_runtime.errors import AotgradAttributeError
 
 from ._activations import (
     celu,
@@ -74,7 +75,7 @@ __all__ += sorted(_REGISTERED)
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"aotgrad.nn.functional has no function {name!r}")
+    raise AotgradAttributeError(f"aotgrad.nn.functional has no function {name!r}; docs/supported.md lists those that there are")
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
