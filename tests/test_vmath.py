@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aotgrad.codegen import vmath
-from aotgrad.codegen.vmath.coeffs import CONST, POLY, TWO_OVER_PI_WORDS
+from aotgrad.codegen.vmath.coeffs import CONST, LOOKUP, POLY, TWO_OVER_PI_WORDS
 from aotgrad_runtime.errors import AotgradValueError
 
 _spec = importlib.util.spec_from_file_location("measure_vmath", Path(__file__).resolve().parent.parent / "tools" / "measure_vmath.py")
@@ -27,6 +27,9 @@ WIDE = {"f64": 8, "f32": 16}
 #: Largest error allowed, in ULP: the contract.
 LIMIT = dict.fromkeys(["exp", "log", "sin", "cos", "tanh", "sigmoid", "log1p", "expm1"], 1.05) | {"erf": 1.3, "pow": 1.5, "fmod": 0.0}
 BOTH = pytest.mark.parametrize("dtype", ["f64", "f32"])
+#: With instructions of AVX-512 tanh of float32 is another formula, the others scale by a power of two in one step.
+AVX512 = ("exp", "exp2", "sigmoid", "tanh", "pow", "erfc", "softplus")
+needs_avx512 = pytest.mark.skipif(not measure.FORMS[-1], reason="needs AVX-512")
 
 
 def one(name: str):
@@ -56,10 +59,34 @@ def exact(name: str, *args: np.ndarray) -> np.ndarray:
 @BOTH
 @pytest.mark.parametrize("name", sorted(vmath.NAMES - {"fmod"}))
 def test_accuracy(name: str, dtype: str) -> None:
+    within_limit(name, dtype, False)
+
+
+@needs_avx512
+def test_accuracy_of_tanh_by_lookup() -> None:
+    within_limit("tanh", "f32", True)
+
+
+@needs_avx512
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "tanh"])
+def test_accuracy_where_pieces_meet(name: str) -> None:
+    """float32: every number in steps of 257 from 2**-14 up to 128, both signs; the tools go through all of them."""
+    x = np.arange(0x38800000, 0x43000000, 257, np.int32).view(np.float32)
+    x = np.concatenate([x, -x])
+    want = measure.LONG[name](x.astype(np.float64)).astype(np.longdouble)
+    got = measure.apply(name, "f32", 16, x, avx512=True)
+    with np.errstate(over="ignore"):
+        want = np.where(np.abs(want) > np.finfo(np.float32).max * (1 + 2.0**-25), np.sign(want) * np.inf, want)
+    normal = np.isfinite(want)
+    assert measure.ulps(got[normal], want[normal]).max() <= LIMIT[name]
+    np.testing.assert_array_equal(got[~normal], want[~normal].astype(np.float32))
+
+
+def within_limit(name: str, dtype: str, avx512: bool) -> None:
     args = measure.points(name, dtype, 4000, np.random.default_rng(11))
     keep = np.logical_and.reduce([np.isfinite(a) for a in args])
     args = [a[keep] for a in args]
-    got, want = measure.apply(name, dtype, WIDE[dtype], *args), exact(name, *args)
+    got, want = measure.apply(name, dtype, WIDE[dtype], *args, avx512=avx512), exact(name, *args)
     with np.errstate(over="ignore"):
         error = measure.ulps(got, want)
     k = int(np.argmax(error))
@@ -79,8 +106,26 @@ def specials(dtype: str) -> np.ndarray:
 @pytest.mark.parametrize("name", sorted(n for n in vmath.NAMES if vmath.ARITY[n] == 1))
 def test_special_values(name: str, dtype: str) -> None:
     """Infinities, NaN and zeros (with their sign) exactly; everything else, subnormals and overflow borders included, within the limit."""
+    special(name, dtype, False)
+
+
+@needs_avx512
+@BOTH
+@pytest.mark.parametrize("name", AVX512)
+def test_special_values_with_avx512(name: str, dtype: str) -> None:
+    if vmath.ARITY[name] == 1:
+        special(name, dtype, True)
+    args = measure.points(name, dtype, 4000, np.random.default_rng(3))
+    want, got = measure.apply(name, dtype, WIDE[dtype], *args), measure.apply(name, dtype, WIDE[dtype], *args, avx512=True)
+    if (name, dtype) != ("tanh", "f32"):
+        np.testing.assert_array_equal(got, want)  # the same bits
+    for lanes in (1, 2, WIDE[dtype] // 2, 16):
+        np.testing.assert_array_equal(measure.apply(name, dtype, lanes, *args, avx512=True), got)
+
+
+def special(name: str, dtype: str, avx512: bool) -> None:
     x = specials(dtype)
-    got = measure.apply(name, dtype, WIDE[dtype], x)
+    got = measure.apply(name, dtype, WIDE[dtype], x, avx512=avx512)
     with np.errstate(all="ignore"):
         want = measure.reference(name, x)
         rounded = want.astype(x.dtype)
@@ -180,7 +225,7 @@ def test_bad_requests_are_named() -> None:
 def test_no_library_calls(cpu: str, foreign: set[str]) -> None:
     """The object needs nothing from outside: no libm, no compiler runtime. (Without FMA instructions it would, which shows that the search finds calls.)"""
     names = sorted(vmath.NAMES) if not foreign else ["exp"]
-    text = vmath.module_text(vmath.function(name, dtype, WIDE[dtype]) for name in names for dtype in ("f64", "f32"))
+    text = vmath.module_text(vmath.function(name, dtype, WIDE[dtype], cpu == "x86-64-v4") for name in names for dtype in ("f64", "f32"))
     module = llvm.parse_assembly(text.replace("define internal", "define"))
     module.verify()
     target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
@@ -203,6 +248,9 @@ def test_committed_coefficients_are_the_fitted_ones() -> None:
         assert tuple(coeffs) == POLY["SIN"]["f32"]
         assert error / fit.EPS["f32"] < 0.1
         assert fit.constants("f64") == CONST["f64"]
+        fitted, error = fit.tanh_piece(*fit.tanh_pieces()[0])
+        assert fitted == [row[247 % 16] for row in LOOKUP["TANH"]]
+        assert error / fit.EPS["f32"] < 0.01
         assert tuple(fit.two_over_pi()) == TWO_OVER_PI_WORDS
     finally:
         mpmath.mp.prec = precision

@@ -165,7 +165,7 @@ def table() -> dict[str, dict[str, tuple[Fn, object, object, Fn, int]]]:
         return series(lambda i: ln2 ** (i + 2) / mp.factorial(i + 2), r)
 
     both: dict[str, tuple[Fn, object, object, Fn, int, int]] = {
-        "EXP": (exp_q, -HALF_LN2, HALF_LN2, lambda r: r * r / mp.exp(r), 9, 4),
+        "EXP": (exp_q, -HALF_LN2, HALF_LN2, lambda r: r * r / mp.exp(r), 9, 5),
         "EXPM1": (lambda r: series(lambda i: 1 / mp.factorial(i + 3), r), -HALF_LN2, HALF_LN2, lambda r: r**3 / (1 - mp.exp(-HALF_LN2)), 9, 4),
         "EXP2": (exp2_q, mpf("-0.5"), mpf("0.5"), lambda r: r * r / mpf(2) ** r, 9, 4),
         "LOG": (lambda z: log_tail(z, 1), 0, LOG_Z, lambda z: z / 2, 6, 2),
@@ -201,6 +201,60 @@ def table() -> dict[str, dict[str, tuple[Fn, object, object, Fn, int]]]:
     out["ERFCX"] = {"f64": (erfcx_scaled(4), mpf("-0.685"), mpf("0.747"), lambda q: 1 / erfcx_scaled(4)(q), 25)}
     out["ERFCX32"] = {"f64": (erfcx_scaled(2), -1, mpf("0.681"), lambda q: mpf(2) ** -22 / erfcx_scaled(2)(q), 12)}
     return out
+
+
+#: Lookups: tanh of float32 numbers from 2**-3 up, two pieces to a binade; below is one more. Beyond TANH_TOP it is 1.
+TANH_FIRST, TANH_TOP, TANH_DEGREE = mpf("0.125"), mpf("9.2"), 6
+
+
+def tanh_pieces() -> list[tuple[mpf, mpf]]:
+    """The pieces, from 0 up."""
+    borders = [TANH_FIRST * 2**i * half for i in range(7) for half in (1, mpf("1.5"))]
+    borders = [b for b in borders if b < TANH_TOP]
+    return list(zip([mpf(0), *borders], [*borders, TANH_TOP]))
+
+
+def tanh_center(lo: mpf, hi: mpf) -> float:
+    """A float32 number near the middle whose tanh is very near one."""
+    start = np.float32(float((lo + hi) / 2))
+    best, found, x = mpf(1), float(start), start
+    for _ in range(400):
+        y = mp.tanh(mpf(float(x)))
+        off = abs(y - mpf(rounded(y, "f32"))) / mpf(float(np.spacing(np.float32(float(y)))))
+        if off < best:
+            best, found = off, float(x)
+        x = np.nextafter(x, np.float32(100))
+    return found
+
+
+def tanh_piece(lo: mpf, hi: mpf) -> tuple[list[float], mpf]:
+    """(center, value there, coefficients of (tanh(center + u) - value)/u), and the largest relative error."""
+    center = 0.0 if lo == 0 else tanh_center(lo, hi)
+    c = mpf(center)
+    head = mp.tanh(c)
+
+    def f(u: mpf) -> mpf:
+        return (mp.tanh(c + u) - head) / u if u != 0 else 1 - head * head
+
+    coeffs, worst = fit(f, lo - c, hi - c, lambda u: u / mp.tanh(c + u) if c + u != 0 else mpf(1), TANH_DEGREE, "f32")
+    return [center, rounded(head, "f32"), *coeffs], worst
+
+
+def lookup_lines() -> list[str]:
+    """Rows of 16 for a lookup by the low four bits of a number's first nine bits after the sign: exponent and the first bit of the mantissa."""
+    pieces = tanh_pieces()
+    first = (int(np.float32(float(TANH_FIRST)).view(np.int32)) >> 22) - 1
+    rows = [[0.0] * 16 for _ in range(TANH_DEGREE + 3)]
+    for i, (lo, hi) in enumerate(pieces):
+        values, worst = tanh_piece(lo, hi)
+        print(f"TANH piece {i:2d}  error {float(worst / EPS['f32']):.4f} x 2^-p", file=sys.stderr)
+        for row, v in zip(rows, values):
+            row[(first + i) % 16] = v
+    lines = ["", "#: Lookups of 16: centers, values there, then coefficients from the lowest degree", "LOOKUP: Final[dict[str, tuple[tuple[float, ...], ...]]] = {",
+             '    "TANH": (']
+    for row in rows:
+        lines += ["        (", *(f"            {', '.join(map(repr, row[i:i + 4]))}," for i in range(0, 16, 4)), "        ),"]
+    return [*lines, "    ),", "}"]
 
 
 def cut(x: mpf, bits: int) -> mpf:
@@ -264,7 +318,7 @@ def main() -> None:
             print(f"{name:10s} {dtype:8s} degree {degree:2d}  error {error:.4f} x 2^-p", file=sys.stderr)
             lines += [f'        "{dtype}": (  # degree {degree}, error {error:.4f}', *(f"            {c!r}," for c in coeffs), "        ),"]
         lines.append("    },")
-    text = "\n".join([*lines, "}", "", *constant_lines(), ""])
+    text = "\n".join([*lines, "}", *([] if options.names else lookup_lines()), "", *constant_lines(), ""])
     if options.names:
         print(text)
     elif options.check:

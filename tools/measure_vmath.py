@@ -25,15 +25,17 @@ llvm.initialize_native_asmprinter()
 mpmath.mp.prec = 140
 TYPES = {"f64": np.float64, "f32": np.float32}
 _KEEP: list[object] = []
+#: Without and, where this machine has them, with the instructions of AVX-512.
+FORMS = (False, True) if llvm.get_host_cpu_features().get("avx512vl") else (False,)
 
 
 def ir_name(dtype: str) -> str:
     return {"f64": "double", "f32": "float"}[dtype]
 
 
-def loop_module(name: str, dtype: str, lanes: int, unroll: int = 1) -> str:
+def loop_module(name: str, dtype: str, lanes: int, avx512: bool = False) -> str:
     """void run(x [, y], out, n): n a positive multiple of lanes."""
-    f = vmath.function(name, dtype, lanes)
+    f = vmath.function(name, dtype, lanes, avx512)
     e = ir_name(dtype)
     t = e if lanes == 1 else f"<{lanes} x {e}>"
     args = ["x", "y"][: vmath.ARITY[name]]
@@ -71,8 +73,8 @@ attributes #0 = {{ noinline }}
 """
 
 
-def compile_loop(name: str, dtype: str, lanes: int) -> Callable[..., None]:
-    module = llvm.parse_assembly(loop_module(name, dtype, lanes))
+def compile_loop(name: str, dtype: str, lanes: int, avx512: bool = False) -> Callable[..., None]:
+    module = llvm.parse_assembly(loop_module(name, dtype, lanes, avx512))
     module.verify()
     machine = llvm.Target.from_default_triple().create_target_machine(cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3)
     options = llvm.create_pipeline_tuning_options(speed_level=2)
@@ -87,8 +89,8 @@ def compile_loop(name: str, dtype: str, lanes: int) -> Callable[..., None]:
     return raw
 
 
-def apply(name: str, dtype: str, lanes: int, *args: np.ndarray) -> np.ndarray:
-    raw = compile_loop(name, dtype, lanes)
+def apply(name: str, dtype: str, lanes: int, *args: np.ndarray, avx512: bool = False) -> np.ndarray:
+    raw = compile_loop(name, dtype, lanes, avx512)
     n = args[0].size
     m = -(-n // lanes) * lanes
     padded = [np.concatenate([a, np.full(m - n, a[0], a.dtype)]) for a in args]
@@ -185,18 +187,23 @@ def sweep(names: list[str], n: int) -> None:
             count = min(n, 20000) if name in ("erf", "erfc") and dtype == "f64" else n
             args = points(name, dtype, count, rng)
             with np.errstate(all="ignore"):
-                got, want = apply(name, dtype, 8 if dtype == "f64" else 16, *args), reference(name, *args)
-            u = ulps(got, want)
-            k = int(np.argmax(u))
-            normal = np.abs(want) >= np.finfo(got.dtype).tiny
-            print(f"{name:9s} {dtype}  max {u[normal].max():.4f} ULP, subnormal results {u[~normal].max(initial=0):.3f};  over 1: {np.mean(u > 1):.2e}"
-                  f"   worst at {[a[k].item() for a in args]} got {got[k].item()!r} want {want[k]}", flush=True)
+                want = reference(name, *args)
+            for form in FORMS:
+                _worst(name, dtype, args, apply(name, dtype, 8 if dtype == "f64" else 16, *args, avx512=form), want, form)
+
+
+def _worst(name: str, dtype: str, args: list[np.ndarray], got: np.ndarray, want: np.ndarray, form: bool) -> None:
+    u = ulps(got, want)
+    k = int(np.argmax(u))
+    normal = np.abs(want) >= np.finfo(got.dtype).tiny
+    print(f"{name:9s} {dtype} {'avx512' if form else 'any':6s} max {u[normal].max():.4f} ULP, subnormal results {u[~normal].max(initial=0):.3f};  "
+          f"over 1: {np.mean(u > 1):.2e}   worst at {[a[k].item() for a in args]} got {got[k].item()!r} want {want[k]}", flush=True)
 
 
 def every(names: list[str]) -> None:
     """All float32 numbers with abs(x) in [2**-12, 2**7), both signs, against f64 functions (whose error is 2**-29 here)."""
-    for name in names:
-        raw, worst = compile_loop(name, "f32", 16), (0.0, 0.0)
+    for name, form in ((n, f) for n in names for f in FORMS):
+        raw, worst = compile_loop(name, "f32", 16, form), (0.0, 0.0)
         out = np.empty(1 << 21, np.float32)
         for start in range((127 - 12) << 23, (127 + 7) << 23, 1 << 21):
             for sign in (0, 1 << 31):
@@ -209,7 +216,7 @@ def every(names: list[str]) -> None:
                 error[~np.isfinite(error)] = 0  # specials are the tests' affair
                 k = int(np.argmax(error))
                 worst = max(worst, (float(error[k]), float(x[k])))
-        print(f"{name:9s} f32  max {worst[0]:.4f} ULP over all of them, at {worst[1]!r}", flush=True)
+        print(f"{name:9s} f32 {'avx512' if form else 'any':6s} max {worst[0]:.4f} ULP over all of them, at {worst[1]!r}", flush=True)
 
 
 NUMPY = {**LONG, "sigmoid": sp.expit, "erf": sp.erf, "erfc": sp.erfc, "softplus": lambda x, out: np.logaddexp(x, 0, out=out)}
@@ -225,7 +232,7 @@ def timed(name: str, dtype: str) -> list[float]:
     out = np.empty(4096, t)
     wide = 8 if dtype == "f64" else 16
     pointers = [a.ctypes.data for a in args]
-    loops = [compile_loop(name, dtype, lanes) for lanes in (wide, wide // 2, 1)]
+    loops = [compile_loop(name, dtype, lanes, FORMS[-1]) for lanes in (wide, wide // 2, 1)]
     runs: list[Callable[[], object]] = [functools.partial(f, *pointers, out.ctypes.data, 4096, 8) for f in loops]
     runs.append(lambda: [NUMPY[name](*args, out=out) for _ in range(8)])
     samples: list[list[float]] = [[] for _ in runs]

@@ -41,7 +41,7 @@ def _simd(e: FunctionEmitter, op: Op, name: str, elem: str, lanes: int) -> None:
     key = f"{name} {elem} {lanes}"
     found = e.state.vfuncs.get(key)
     if found is None:
-        found = e.state.vfuncs[key] = vmath.function(name, elem, lanes)
+        found = e.state.vfuncs[key] = vmath.function(name, elem, lanes, e.state.target.vector_bits == 512)
     args = ", ".join([e.typed(o) for o in op.operands])
     e.names[op.results[0]] = e.put(f"call {llvm_type(op.results[0].type)} @{found.symbol}({args}){'' if e.may_inline() else ' noinline'}")
 

@@ -1,7 +1,8 @@
 """Mathematical functions as LLVM IR text, over scalars and SIMD vectors.
 
 ``function(name, dtype, lanes)`` gives a :class:`VFunc`: one internal, always-inlined, branch-free LLVM function over ``lanes`` values of ``"f64"`` or ``"f32"``
-(``lanes`` 1 is the scalar type), using ``llvm.fma``. Accuracy and speed are in docs/design-notes/0010-simd-math.md.
+(``lanes`` 1 is the scalar type), using ``llvm.fma``, and with ``avx512`` instructions that only those processors have.
+Accuracy and speed are in docs/design-notes/0010-simd-math.md and 0049.
 
 >>> f = function("exp", "f64", 8)
 >>> f.symbol
@@ -40,8 +41,10 @@ _LANES = (1, 2, 4, 8, 16)
 
 
 @cache
-def function(name: str, dtype: str, lanes: int) -> VFunc:
-    """The LLVM function of ``name`` over ``lanes`` values of ``dtype`` ("f64" or "f32").
+def function(name: str, dtype: str, lanes: int, avx512: bool = False) -> VFunc:
+    """The LLVM function of ``name`` over ``lanes`` values of ``dtype`` ("f64" or "f32"); ``avx512``: for processors of x86-64-v4.
+
+    tanh of float32 has other bits with ``avx512`` than without; all others have the same.
 
     Raises AotgradValueError for an unknown name, dtype or lane count.
 
@@ -54,7 +57,7 @@ def function(name: str, dtype: str, lanes: int) -> VFunc:
         raise AotgradValueError(f"vmath.function: dtype must be 'f64' or 'f32', not {dtype!r}")
     if lanes not in _LANES:
         raise AotgradValueError(f"vmath.function: lanes must be one of {_LANES}, not {lanes!r}")
-    b = Emitter(lanes)
+    b = Emitter(lanes, avx512)
     args = [Val(b, ref, dtype) for ref in ("%x", "%y")[: ARITY[name]]]
     module = _MODULES[name]() if name in _MODULES else explog
     result = getattr(module, "pow_" if name == "pow" else name)(b, *args)

@@ -139,6 +139,7 @@ class Emitter:
     """Collects instructions of one function over ``lanes`` lanes."""
 
     lanes: int
+    avx512: bool = False
     lines: list[str] = field(default_factory=list)
     declares: set[str] = field(default_factory=set)
     deps: list[VFunc] = field(default_factory=list)
@@ -185,6 +186,49 @@ class Emitter:
         self.declares.add(f"declare {t} {full}({', '.join([t] * len(args))})")
         return self.emit(f"call {t} {full}({', '.join(f'{t} {self.lift(a, ty).ref}' for a in args)})", ty)
 
+    def resized(self, a: Val, lanes: int) -> str:
+        """``a`` in a vector of more lanes; what is in the others does not matter."""
+        scalar = _LLVM[a.ty]
+        if self.lanes == 1:
+            return self.emit(f"insertelement <{lanes} x {scalar}> poison, {scalar} {a.ref}, i64 0", a.ty).ref
+        if self.lanes == lanes:
+            return a.ref
+        mask = ", ".join(f"i32 {i}" if i < self.lanes else "i32 poison" for i in range(lanes))
+        return self.emit(f"shufflevector {self.type(a.ty)} {a.ref}, {self.type(a.ty)} poison, <{lanes} x i32> <{mask}>", a.ty).ref
+
+    def machine(self, name: str, lanes: int, ty: str, args: Sequence[tuple[str, str]]) -> Val:
+        """An instruction of AVX-512 on ``lanes`` lanes, of which this function uses the first. ``args``: types and values."""
+        t = ir_type(ty, lanes)
+        self.declares.add(f"declare {t} @llvm.x86.avx512.{name}({', '.join(a for a, _ in args)})")
+        out = self.emit(f"call {t} @llvm.x86.avx512.{name}({', '.join(f'{a} {v}' for a, v in args)})", ty)
+        if self.lanes == lanes:
+            return out
+        if self.lanes == 1:
+            return self.emit(f"extractelement {t} {out.ref}, i64 0", ty)
+        mask = ", ".join(f"i32 {i}" for i in range(self.lanes))
+        return self.emit(f"shufflevector {t} {out.ref}, {t} poison, <{self.lanes} x i32> <{mask}>", ty)
+
+    def scales(self, y: Val) -> bool:
+        """Whether ``scalef`` serves. One lane alone does not use it: LLVM vectorises loops of plain instructions."""
+        return self.avx512 and self.lanes > 1 and self.lanes * y.fmt.bits <= 512
+
+    def scalef(self, y: Val, k: Val) -> Val:
+        """y * 2**k rounded once, k a whole number: one instruction of AVX-512."""
+        lanes = max(self.lanes, 128 // y.fmt.bits)
+        t, whole = ir_type(y.ty, lanes), lanes * y.fmt.bits == 512
+        mask = "i16" if lanes == 16 else "i8"
+        args = [(t, self.resized(y, lanes)), (t, self.resized(k, lanes)), (t, "zeroinitializer"), (mask, "-1")]
+        kind = "ps" if y.ty == "f32" else "pd"
+        return self.machine(f"mask.scalef.{kind}.{lanes * y.fmt.bits}", lanes, y.ty, [*args, ("i32", "4")] if whole else args)
+
+    def lookup(self, rows: Sequence[Sequence[float]], index: Val) -> list[Val]:
+        """From each row of 16 float32 numbers the one at the low four bits of ``index``: one instruction of AVX-512 each."""
+        i, out = self.resized(index, 16), []
+        for row in rows:
+            table = f"<{', '.join('float ' + hexfloat(v, 'f32') for v in row)}>"
+            out.append(self.machine("permvar.sf.512", 16, "f32", [("<16 x float>", table), ("<16 x i32>", i)]))
+        return out
+
     def call(self, callee: VFunc, ty: str, *args: Val) -> Val:
         if callee not in self.deps:
             self.deps.append(callee)
@@ -220,6 +264,10 @@ class Emitter:
     def below(self, a: Val, high: Operand) -> Val:
         """min(a, high) that keeps a NaN in a."""
         return self.select(self.fcmp("ogt", a, high), high, a)
+
+    def at_least_int(self, a: Val, low: int) -> Val:
+        """max(a, low) of signed integers."""
+        return self.intrinsic("smax", a, low)
 
     def sqrt_half_bits(self, ty: str) -> int:
         """The bit pattern of sqrt(1/2), the border of the mantissas of logarithms."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from aotgrad_runtime.records import record
+
 from .coeffs import CONST
 from .emit import Emitter, Val
 
@@ -14,32 +16,49 @@ def pick(fmt_value: tuple[float, float], x: Val) -> float:
     return fmt_value[0] if x.ty == "f64" else fmt_value[1]
 
 
-def round_scaled(b: Emitter, x: Val, factor: float, offset: int) -> tuple[Val, Val]:
-    """(bits, k): k = round(x * factor) as a float, and an integer whose low bits are k + offset.
+@record(frozen=True)
+class Power:
+    """A whole number k as a float, and an integer whose low bits are k + offset."""
+
+    bits: Val
+    k: Val
+
+
+def round_scaled(b: Emitter, x: Val, factor: float, offset: int) -> Power:
+    """k = round(x * factor).
 
     Adding 1.5 * 2**mantissa leaves the rounded value in the low bits: no conversion to integers, which AVX2 lacks for f64."""
     magic = x.fmt.magic + offset
     shifted = b.fma(x, factor, magic)
-    return shifted.to_int(), shifted - magic
+    return Power(shifted.to_int(), shifted - magic)
 
 
-def reduce_ln2(b: Emitter, x: Val, offset: int) -> tuple[Val, Val, Val]:
-    """(bits of k + offset, r, c) with x = k ln2 + r + c, abs(r) <= ln2/2, c far below the last bit of r."""
+def reduce_ln2(b: Emitter, x: Val, offset: int) -> tuple[Power, Val, Val]:
+    """(k, r, c) with x = k ln2 + r + c, abs(r) <= ln2/2, c far below the last bit of r."""
     c = CONST[x.ty]
-    bits, k = round_scaled(b, x, c["INV_LN2"], offset)
-    high = b.fma(k, -c["LN2_CUT"], x)
-    r = b.fma(k, -c["LN2_REST"], high)
-    return bits, r, b.fma(k, -c["LN2_REST"], high - r)
+    power = round_scaled(b, x, c["INV_LN2"], offset)
+    high = b.fma(power.k, -c["LN2_CUT"], x)
+    r = b.fma(power.k, -c["LN2_REST"], high)
+    return power, r, b.fma(power.k, -c["LN2_REST"], high - r)
 
 
-def exp_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple[Val, Val, Val]:
-    """(bits of k + offset, high, low) with exp(x + low) = 2**k (high + low)."""
-    bits, r, c = reduce_ln2(b, x, offset)
+def exp_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple[Power, Val, Val]:
+    """(k, high, low) with exp(x + low) = 2**k (high + low)."""
+    power, r, c = reduce_ln2(b, x, offset)
     if low is not None:
         r, c = b.fast_two_sum(r, c + low)
     high = 1.0 + r
     tail = b.fma(r * r, b.named_poly("EXP", r), c)
-    return bits, high, (r - (high - 1.0)) + tail
+    return power, high, (r - (high - 1.0)) + tail
+
+
+def exp_short(b: Emitter, x: Val) -> tuple[Power, Val, Val, Val]:
+    """(k with an offset of twice the bias, r, r**2, p) with exp(x) = 2**k (1 + (r + r**2 p)). Without the rest of r: an eighth of the last place of 1 at most."""
+    c = CONST[x.ty]
+    x = b.below(b.above(x, pick((-746.0, -104.0), x)), pick((710.0, 89.0), x))
+    power = round_scaled(b, x, c["INV_LN2"], 2 * x.fmt.bias)
+    r = b.fma(power.k, -c["LN2_REST"], b.fma(power.k, -c["LN2_CUT"], x))
+    return power, r, r * r, b.named_poly("EXP", r)
 
 
 def power_of_two(bits: Val, mantissa: int) -> Val:
@@ -47,24 +66,30 @@ def power_of_two(bits: Val, mantissa: int) -> Val:
     return (bits << mantissa).to_float()
 
 
-def scale_twice(b: Emitter, y: Val, bits: Val) -> Val:
-    """y * 2**k, bits = k + 2 bias, in two halves: overflow and subnormal results come out right."""
-    half = bits >> 1
-    return y * power_of_two(half, y.fmt.mantissa) * power_of_two(bits - half, y.fmt.mantissa)
+def scaled(b: Emitter, y: Val, power: Power) -> Val:
+    """y * 2**k, rounded once, the bits with an offset of twice the bias. In two halves where no instruction does it: overflow and subnormal results come out right."""
+    if b.scales(y):
+        return b.scalef(y, power.k)
+    half = power.bits >> 1
+    return y * power_of_two(half, y.fmt.mantissa) * power_of_two(power.bits - half, y.fmt.mantissa)
 
 
 def exp(b: Emitter, x: Val) -> Val:
-    clamped = b.below(b.above(x, pick((-746.0, -104.0), x)), pick((710.0, 89.0), x))
-    bits, high, low = exp_parts(b, clamped, 2 * x.fmt.bias)
-    return scale_twice(b, high + low, bits)
+    if x.ty == "f32":
+        power, r, square, p = exp_short(b, x)
+        return scaled(b, 1.0 + b.fma(square, p, r), power)
+    clamped = b.below(b.above(x, -746.0), 710.0)
+    power, high, low = exp_parts(b, clamped, 2 * x.fmt.bias)
+    return scaled(b, high + low, power)
 
 
-def exp2_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple[Val, Val, Val]:
-    """(bits of k + offset, high, low) with 2**(x + low) = 2**k (high + low)."""
+def exp2_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple[Power, Val, Val]:
+    """(k, high, low) with 2**(x + low) = 2**k (high + low)."""
     c = CONST[x.ty]
     magic = x.fmt.magic + offset
     shifted = x + magic
-    r = x - (shifted - magic)
+    k = shifted - magic
+    r = x - k
     if low is not None:
         r, low = b.fast_two_sum(r, low)
     u, ue = b.two_prod(r, c["LN2_1"])
@@ -72,13 +97,13 @@ def exp2_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple
     if low is not None:
         rest = b.fma(low, c["LN2_1"], rest)
     high = 1.0 + u
-    return shifted.to_int(), high, (u - (high - 1.0)) + b.fma(r * r, b.named_poly("EXP2", r), rest)
+    return Power(shifted.to_int(), k), high, (u - (high - 1.0)) + b.fma(r * r, b.named_poly("EXP2", r), rest)
 
 
 def exp2(b: Emitter, x: Val) -> Val:
     clamped = b.below(b.above(x, pick((-1077.0, -151.0), x)), pick((1025.0, 129.0), x))
-    bits, high, low = exp2_parts(b, clamped, 2 * x.fmt.bias)
-    return scale_twice(b, high + low, bits)
+    power, high, low = exp2_parts(b, clamped, 2 * x.fmt.bias)
+    return scaled(b, high + low, power)
 
 
 def expm1_tail(b: Emitter, r: Val, c: Val) -> Val:
@@ -89,8 +114,8 @@ def expm1_tail(b: Emitter, r: Val, c: Val) -> Val:
 def expm1(b: Emitter, x: Val) -> Val:
     """2 [(2**(k-1) - 1/2) + 2**(k-1) r + 2**(k-1) (r**2/2 + r**3 q + c)]: halved, so that k = 1024 does not overflow early."""
     clamped = b.below(b.above(x, pick((-50.0, -25.0), x)), pick((710.0, 89.0), x))
-    bits, r, c = reduce_ln2(b, clamped, x.fmt.bias - 1)
-    scale = power_of_two(bits, x.fmt.mantissa)
+    power, r, c = reduce_ln2(b, clamped, x.fmt.bias - 1)
+    scale = power_of_two(power.bits, x.fmt.mantissa)
     base = scale - 0.5
     high, low = b.fast_two_sum(base, scale * r)
     low = low + ((scale - base) - 0.5)  # where 2**(k-1) is so large that the subtraction rounds

@@ -21,7 +21,8 @@ LIMIT = {"f64": 2.0**46, "f32": 2.0**17}
 def reduce_pio2(b: Emitter, x: Val) -> tuple[Val, Val, Val]:
     """(quadrant bits, r, low part of r) for abs(x) <= LIMIT."""
     c = CONST[x.ty]
-    n, k = round_scaled(b, x, c["TWO_OVER_PI"], 0)
+    power = round_scaled(b, x, c["TWO_OVER_PI"], 0)
+    n, k = power.bits, power.k
     first = b.fma(k, -c["PIO2_1"], x)  # exact
     w, we = b.two_prod(k, c["PIO2_2"])
     r = first - w
