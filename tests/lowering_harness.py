@@ -59,19 +59,24 @@ class Program:
     """A compiled function, called with NumPy arrays."""
 
     threads = 1
+    once: Any = None  # what is computed of constant arguments alone
 
-    def __init__(self, func: Func, target: Target | None = None) -> None:
+    def __init__(self, func: Func, target: Target | None = None, constant: Any = ()) -> None:
         self.func = func
         machine = target or Target.native()
-        lowered = lower(func, func.name, machine, threads=self.threads)
-        for f in lowered.funcs:
-            verify(f, lowered.funcs)
+        lowered = lower(func, func.name, machine, threads=self.threads, constant=constant)
+        for part in (lowered, lowered.once):
+            for f in part.funcs if part is not None else ():
+                verify(f, part.funcs)
         self.compiled: Compiled = compile_lowered(lowered, machine)
         self.meta = self.compiled.meta
         self.library = load_bytes(self.compiled.so)
         self.entry = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(AgCall))(self.library.address(func.name))
         self.need = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(self.library.address(func.name + "_workspace"))
         self.info: list[int] = []
+        self.once = self.meta.get("once")
+        if self.once:
+            self.fill = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(AgCall))(self.library.address(func.name + "_once"))
 
     def sizes(self, args: Any) -> dict[str, int]:
         env: dict[str, int] = {}
@@ -102,6 +107,15 @@ class Program:
         for flat in flats:
             ptrs.append(buffer(flat.nbytes, flat.itemsize))
             ctypes.memmove(ptrs[-1], flat.ctypes.data, flat.nbytes)
+        if self.once:
+            block = buffer(self.once["bytes"], 64)
+            ctypes.memset(block, 0xFF, self.once["bytes"])
+            given = (ctypes.c_void_p * (len(self.once["args"]) + 1))(*[ptrs[i] for i in self.once["args"]], block)
+            room = buffer(self.once["workspace"], 64)
+            ctypes.memset(room, 0xFF, self.once["workspace"])
+            assert self.fill(ctypes.byref(AgCall(ctypes.addressof(given), None, room, None))) == 0
+            before = ctypes.string_at(block, self.once["bytes"])
+            ptrs.append(block)
         for count, t in zip(counts, self.func.out_types):
             nbytes = count * t.dtype.itemsize
             ptrs.append(buffer(nbytes, t.dtype.itemsize))
@@ -118,6 +132,8 @@ class Program:
         assert code == status, f"status {code}, info {self.info}"
         for flat, p in zip(flats, ptrs):
             assert ctypes.string_at(p, flat.nbytes) == flat.tobytes(), "an input was changed"
+        if self.once:
+            assert ctypes.string_at(block, self.once["bytes"]) == before, "what is kept was changed"
         results = []
         for (p, nbytes), shape, t in zip(outs, shapes, self.func.out_types):
             flat = np.frombuffer(ctypes.string_at(p, nbytes), t.dtype.np)

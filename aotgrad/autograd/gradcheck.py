@@ -14,6 +14,7 @@ from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import cell_of
 from aotgrad_runtime.tensor import Tensor, wrap
+from aotgrad_runtime.watched import written
 
 from . import forward_ad
 from .gradients import grad
@@ -88,9 +89,11 @@ def _moved(check: _Check, k: int, step: Array) -> list[Array]:
     cell_of(x).bump()
     try:
         np.copyto(x._data, before + step.astype(before.dtype))
+        written(x)
         return [np.array(_array(o)) if isinstance(o, Tensor) else o for o in check.run()]
     finally:
         np.copyto(x._data, before)
+        written(x)
 
 
 def _difference(check: _Check, k: int, direction: Array, places: Sequence[int]) -> list[Array]:

@@ -73,20 +73,32 @@ def _relayout(m: Move) -> dict[str, Any]:
 def compile_lowered(lowered: Lowered, target: Target) -> Compiled:
     """The rest of ``compile_func``, from kernel level on."""
     entry = lowered.entry
-    text = module(lowered.funcs, entry, target)
-    objects = [llvm.compile_object(text, target, passes="inline")]
-    objects += kernel_objects(lowered.funcs, target)
-    so = link_shared(objects, entry.exports, f"lib{entry.name}.so")
-    meta = {
+    parts = [lowered] if lowered.once is None else [lowered, lowered.once]
+    objects = [llvm.compile_object(module(part.funcs, part.entry, target), target, passes="inline") for part in parts]
+    objects += kernel_objects([f for part in parts for f in part.funcs], target)
+    so = link_shared(objects, [name for part in parts for name in part.entry.exports], f"lib{entry.name}.so")
+    meta: dict[str, Any] = {
         "name": entry.name, "args": [_type(t) for t in entry.inputs], "outs": [_type(t) for t in entry.outputs], "symbols": list(entry.symbols),
         "workspace": entry.workspace if isinstance(entry.workspace, int) else dims.to_text(entry.workspace), "target": target.key,
         "kernels": shown(lowered.module.report), "locations": lowered.module.locations,
     }
+    if lowered.once is not None:
+        meta["once"] = _once(lowered)
     if lowered.module.threads > 1:
         meta["threads"] = lowered.module.threads
     if lowered.module.regions is not None:
         meta["regions"] = lowered.module.regions
     return Compiled(so, meta)
+
+
+def _once(lowered: Lowered) -> dict[str, Any]:
+    """What is computed once: the bytes it takes, the arguments it is made of, the workspace for it, and what it is."""
+    kept, once = lowered.module.kept, lowered.once
+    assert kept is not None and once is not None
+    packed: dict[str, int] = {}
+    for job in kept.jobs:
+        packed[job.what] = packed.get(job.what, 0) + 1
+    return {"bytes": kept.size, "args": list(lowered.constant), "workspace": once.entry.workspace, "values": len(once.placed.outputs), "packed": packed}
 
 
 def compile_func(func: Func, name: str, target: Target, options: Options | None = None) -> Compiled:
@@ -104,7 +116,7 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
 
 
 def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:
-    low = lower(func, name, target, checks=opts.checks, hooks=bool(opts.hooks), threads=opts.threads)
+    low = lower(func, name, target, checks=opts.checks, hooks=bool(opts.hooks), threads=opts.threads, constant=opts.constant)
     if opts.guards or opts.unequal or opts.flush:
         low = replace(low, entry=replace(low.entry, guards=tuple((a, b, -1) for a, b in opts.guards), unequal=opts.unequal, flush=opts.flush))
     return low
@@ -114,7 +126,7 @@ def steps(func: Func, name: str, target: Target, options: Options | None = None)
     """What each kernel of the compiled function does, in order, and the changes of layout. Lowers it again: compiled code in the cache knows no source lines."""
     opts = options or Options()
     found: list[Step] = []
-    low = lower(func, name, target, checks=opts.checks, threads=opts.threads, steps=found)
+    low = lower(func, name, target, checks=opts.checks, threads=opts.threads, steps=found, constant=opts.constant)
     return found, [_relayout(m) for m in moves(low.placed)]
 
 

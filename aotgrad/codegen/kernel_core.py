@@ -490,19 +490,27 @@ class KernelBuilder:
 
     def gemm(self, sizes: Sequence[Index], a: tuple[Value, Index, Index, Index], b: tuple[Value, Index, Index, Index], c: tuple[Value, Index, Index],
              workspace: Value | None, *, accumulate: bool = False, epilogue: str | None = None, captures: Sequence[Value] = (),
-             origin: tuple[Index, Index] = (0, 0)) -> None:
+             origin: tuple[Index, Index] = (0, 0), packed: tuple[Value, Index] | None = None) -> None:
         """C = A·B (plus C when ``accumulate``): ``sizes`` M, N, K; ``a``, ``b`` (buffer, offset, row stride, column stride), ``c`` (buffer, offset, row stride).
 
         Offsets and strides are in elements.
         ``epilogue`` names a kernel function ``(m0, m1, n0, n1: index, captures…)``, called while that block of C is final and hot.
-        ``origin`` is added to its rows and columns.
+        ``origin`` is added to its rows and columns. ``packed``: a byte buffer and an offset where ``gemm_pack`` has left B.
         """
         dtype = as_ktype(c[0].type).dtype
         assert dtype is not None
         callee = f"ag_gemm_{dtype.mlir}" + (f".{epilogue}" if epilogue else "")
         operands = [*map(self.index, sizes), a[0], *map(self.index, a[1:]), b[0], *map(self.index, b[1:]), c[0], *map(self.index, c[1:]), self.constant(accumulate, I64)]
         first = [*map(self.index, origin)] if epilogue else []
-        self.call(callee, [*operands, *([] if workspace is None else [workspace]), *first, *captures], (), {"ag.workspace": workspace is not None})
+        before = [] if packed is None else [packed[0], self.index(packed[1])]
+        self.call(callee, [*operands, *before, *([] if workspace is None else [workspace]), *first, *captures], (),
+                  {"ag.workspace": workspace is not None, **({} if packed is None else {"ag.packed": True})})
+
+    def gemm_pack(self, n: Index, k: Index, b: tuple[Value, Index, Index, Index], to: tuple[Value, Index]) -> None:
+        """B [k, n] (buffer, offset, row stride, column stride) into a byte buffer, for ``gemm``."""
+        dtype = as_ktype(b[0].type).dtype
+        assert dtype is not None
+        self.call(f"ag_gemm_{dtype.mlir}_pack", [self.index(n), self.index(k), b[0], *map(self.index, b[1:]), to[0], self.index(to[1])])
 
     def ret(self, *values: Value) -> None:
         """Ends the function; without values, with status 0."""

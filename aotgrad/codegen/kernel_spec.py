@@ -256,7 +256,7 @@ def _while(op: Op, ins: Types, outs: Types) -> str | None:
     return None
 
 
-_CALLS: Final = re.compile(r"ag_check|ag_drain|ag_hook|ag_thread|ag_gemm_(f64|f32)(\..+)?|ag_conv_\w+_(run|pack)|ag_\w+_(f64|f32)_\d+")
+_CALLS: Final = re.compile(r"ag_check|ag_drain|ag_hook|ag_thread|ag_gemm_(f64|f32)(\..+|_pack)?|ag_conv_\w+_(run|pack)|ag_\w+_(f64|f32)_\d+")
 _EXITS: Final = {"ag_check": ["i1", "i32", "i64", "index", "index"], "ag_hook": ["i64", "i64"], "ag_drain": []}
 
 

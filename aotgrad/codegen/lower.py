@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from aotgrad_runtime.dtypes import int8
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 
 from ..ir import dims
-from ..ir.core import Func, Value, walk
+from ..ir.core import Block, Func, Value, walk
 from ..ir.transforms.custom import runnable
 from ..ir.transforms.layout import Layouts
 from . import later
@@ -20,10 +21,11 @@ from .bufferise import Buffers, Store, Workspace, dense
 from .emit import Entry
 from .exprs import apply, const_of
 from .fusion import Item, Kern, Nest, Plan, Scalar, analyse
-from .kernel import KernelBuilder, function
+from .kernel import Kernel, KernelBuilder, function
 from .loops import NestEmitter, scalar_of
 from .lowering_kernels import emit_kernel
 from .nest import Context
+from .once import LEAST, Cut, Kept, KeptStore, block_type, cut, once_name
 from .regions import region_of
 from .report import describe
 from .scalarise import scalarise
@@ -47,6 +49,7 @@ class Module:
     threads: int = 1  # how many may share the loops of a nest
     regions: list[dict[str, Any]] | None = None  # of a build for profiling: the kernels that report their borders
     steps: list[Step] | None = None  # what kernels cost, where that is asked for
+    kept: Kept | None = None  # what is computed once, where arguments are constant
 
     def location(self, loc: Any) -> int:
         """The id of a source location in ``locations``."""
@@ -70,17 +73,23 @@ class Module:
 
 @record
 class Lowered:
-    """Kernel-level functions (the first is the function itself), the entry point, the report, and the tensor-level program that they run: layouts are chosen in it."""
+    """Kernel-level functions (the first is the function itself), the entry point, the report, and the tensor-level program that they run: layouts are chosen in it.
+
+    ``once``: what fills the block that is the function's last argument then, from ``constant`` arguments (by number)."""
 
     funcs: list[Func]
     entry: Entry
     module: Module
     placed: Func
+    once: Lowered | None = None
+    constant: tuple[int, ...] = ()
 
 
-def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: bool = False, threads: int = 1, steps: list[Step] | None = None) -> Lowered:
+def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: bool = False, threads: int = 1, steps: list[Step] | None = None,
+          constant: Sequence[int] = ()) -> Lowered:
     """Lowers ``func`` (primitive ops only) to kernel level. ``hooks``: each kernel of the function's own block reports its borders to ctx's hook.
-    ``threads``: of the pool in ctx, so many may share a kernel. ``steps``: is filled with what the kernels do.
+    ``threads``: of the pool in ctx, so many may share a kernel. ``steps``: is filled with what the kernels do. ``constant``: see ``Options``; where too little depends
+    on such arguments, ``once`` of the result is None and the function as without.
 
     Raises ``AotgradNotImplementedError`` for an op or layout without a kernel-level form, ``AotgradValueError`` for arrays that no machine can count.
     """
@@ -90,19 +99,78 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: 
             raise AotgradNotImplementedError(f"blocked layout of {t} has no kernel-level form yet; relayout it first")
     func = Layouts()(runnable(func))
     symbols = func.symbols()
-    k = function(name, [t.dtype for t in func.arg_types], [t.dtype for t in func.out_types], symbols)
     missing = [s for t in func.out_types for d in t.shape for s in dims.symbols_of(d) if s not in symbols]
     if missing:
         raise AotgradTypeError(f"size {missing[0]} of an output of {name} appears in no argument")
     module = Module(name, target, checks=checks, regions=[] if hooks else None, threads=threads, steps=steps)
+    found = _with_once(func, module, constant) if constant else None
+    if found is not None:
+        return found
+    k = function(name, [t.dtype for t in func.arg_types], [t.dtype for t in func.out_types], symbols)
     work = Workspace(k.kb, k.workspace)
-    ins = [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
-    outs = [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
-    lower_block(module, k.kb, analyse(scalarise(func.body, target.vector_bits)), dict(zip(func.body.args, ins)), outs, work)
+    _whole(module, k, func, _arguments(k, func), _results(k, func), work)
+    return Lowered(module.funcs, Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total), module, func)
+
+
+def _arguments(k: Kernel, func: Func) -> list[Access]:
+    return [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
+
+
+def _results(k: Kernel, func: Func) -> list[Access]:
+    return [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
+
+
+def _whole(module: Module, k: Kernel, func: Func, ins: Sequence[Access], outs: Sequence[Access], work: Workspace) -> None:
+    """The body of a function."""
+    lower_block(module, k.kb, analyse(scalarise(func.body, module.target.vector_bits)), dict(zip(func.body.args, ins)), outs, work)
     k.kb.ret()
     module.funcs.insert(0, k.func)
-    entry = Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total)
-    return Lowered(module.funcs, entry, module, func)
+
+
+def _with_once(func: Func, module: Module, constant: Sequence[int]) -> Lowered | None:
+    """The function without what its constant arguments give alone, and the one that computes that; None where it is too little."""
+    parts = cut(func, constant)
+    main, own, symbols = parts.main, len(func.args), func.symbols()
+    k = function(module.name, [*(t.dtype for t in func.arg_types), int8], [t.dtype for t in func.out_types], symbols)
+    kept = module.kept = Kept(k.inputs[-1], KernelBuilder(Block()), {})
+    ins = _arguments(k, func)
+    kept.sources.update((ins[i].store, n) for n, i in enumerate(parts.constant))
+    made = [KeptStore(kept, t, f"kept{i}") for i, t in enumerate(main.arg_types[own:])]
+    kept.sources.update((store, len(parts.constant) + n) for n, store in enumerate(made))
+    report, steps = len(module.report), None if module.steps is None else len(module.steps)
+    work = Workspace(k.kb, k.workspace)
+    _whole(module, k, main, [*ins, *(dense(s, s.type) for s in made)], _results(k, func), work)
+    if kept.size < LEAST:
+        module.kept = None
+        module.funcs.clear()
+        del module.report[report:]
+        if module.steps is not None:
+            del module.steps[steps:]
+        if module.regions:
+            module.regions.clear()
+        return None
+    k.func.body.ops[:0] = kept.head.block.ops
+    entry = Entry(module.name, (*func.arg_types, block_type(kept.size)), tuple(func.out_types), tuple(symbols), work.total)
+    return Lowered(module.funcs, entry, module, func, _once(parts, kept, made, module), parts.constant)
+
+
+def _once(parts: Cut, kept: Kept, made: Sequence[KeptStore], main: Module) -> Lowered:
+    """What fills the block: values that are read go there at once, those that are packed alone into the workspace."""
+    func, name = parts.once, once_name(main.name)
+    module = Module(name, main.target, checks=main.checks)
+    k = function(name, [t.dtype for t in func.arg_types], [int8], ())
+    work = Workspace(k.kb, k.workspace)
+    ins, block = _arguments(k, func), k.outputs[0]
+    outs = [dense(work.take(s.dtype, s.type.size) if s.at is None else Store(k.kb.view(block, s.at, s.dtype, k.kb.dim(s.type.size)), s.dtype, "out", f"out{i}"), s.type)
+            for i, s in enumerate(made)]
+    if made:
+        lower_block(module, k.kb, analyse(scalarise(func.body, main.target.vector_bits)), dict(zip(func.body.args, ins)), outs, work)
+    for job in kept.jobs:
+        array = [*ins, *outs][job.source]
+        job.emit(k.kb, Access(array.store, job.access.base, job.access.strides), (block, k.kb.index(job.at)))
+    k.kb.ret()
+    module.funcs.insert(0, k.func)
+    return Lowered(module.funcs, Entry(name, tuple(func.arg_types), (block_type(kept.size),), (), work.total), module, func)
 
 
 def _countable(func: Func) -> None:

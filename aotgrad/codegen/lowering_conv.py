@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aotgrad_runtime.dtypes import DType
 
@@ -22,10 +22,11 @@ from .conv.select import Choice, select
 from .conv.spec import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvSpec
 from .fusion import Item, Kern, Nest
 from .image_loops import ImageLoops, Range
-from .kernel import Index, register
+from .kernel import Index, KernelBuilder, register
 from .loops import NestEmitter
 from .lowering_index import elementwise
 from .nest import Context, Loop
+from .once import Kept
 from .report import describe
 
 __all__ = ["conv_nest", "convolution", "spec_of"]
@@ -85,7 +86,9 @@ def _convolution(cx: Context, item: Item, op: Op, result: Access, e: NestEmitter
     letters = _KINDS[op.name][1]
     arrays = {c: cx.buffers.access(item, o) for c, o in zip(letters, op.operands)}
     arrays[letters[2]] = result
-    spec = spec_of(op, arrays)
+    spec, kept = spec_of(op, arrays), cx.module.kept
+    if kept is not None and spec.kind != WEIGHT_GRAD and kept.holds(arrays["w"]):
+        spec = replace(spec, kept=True)
     choice = select(spec, cx.target)
     fused = e is not None and choice is not None and "y" not in choice.moved and _bounds(e, choice, 0, 0, 0) is not None
     if choice is None:
@@ -137,10 +140,11 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
         used[c] = dense(temps[-1], TensorType(t.shape, t.dtype, Layout.channels_last(t.rank)))
         if c != result:
             _move(cx, t, arrays[c], used[c])
-    placed = {c: (a.store.mem, kb.index(kb.dim(a.base))) for c, a in used.items()}
+    kept = cx.module.kept if spec.kept and kernel.pack and kernel.packed_bytes and not kernel.staged else None
+    placed = {c: (a.store.mem, kb.index(kb.dim(a.base))) for c, a in used.items() if c != "w" or kept is None}
     rooms = cx.module.threads if kernel.staged else 1
-    packed = cx.work.take_bytes(kernel.packed_bytes * rooms) if kernel.packed_bytes else None
-    inner = (packed.mem, kb.index(0)) if packed is not None else placed["w"]
+    packed = cx.work.take_bytes(kernel.packed_bytes * rooms) if kernel.packed_bytes and kept is None else None
+    inner = (packed.mem, kb.index(0)) if packed is not None else placed["w"] if kept is None else (kept.mem, kb.index(_kept(kept, choice, used["w"])))
 
     def call(name: str, buffers: Sequence[tuple[Value, Value]], *numbers: Index) -> None:
         kb.call(name, [*(v for pair in buffers for v in pair), *map(kb.index, numbers)], (), {"ag.conv": choice.text})
@@ -153,7 +157,7 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
         x, y = placed["x"], placed["y"]
         call(kernel.run, (*{FORWARD: (x, at, y), INPUT_GRAD: (y, at, x), WEIGHT_GRAD: (x, y, at)}[spec.kind], *weights), batch, low, high)
 
-    if kernel.pack:
+    if kernel.pack and kept is None:
         with kb.for_(0, rooms) as lp:
             call(kernel.pack, (placed["w"], (inner[0], kb.index(kb.mul(lp.iv, kernel.packed_bytes)))))
     if e is not None:
@@ -167,6 +171,14 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
         _move(cx, types[result], used[result], arrays[result])
     for store in (*temps, *([] if packed is None else [packed])):
         cx.work.give_back(store)
+
+
+def _kept(kept: Kept, choice: Choice, w: Access) -> int:
+    """Where the packed weights are in the block of what is computed once."""
+    def pack(kb: KernelBuilder, w: Access, to: tuple[Value, Value]) -> None:
+        kb.call(choice.kernel.pack, [w.store.mem, kb.index(kb.dim(w.base)), *to], (), {"ag.conv": choice.text})
+
+    return kept.packed(w, choice.kernel.pack, choice.kernel.packed_bytes, pack, "packed weights of convolutions")
 
 
 def _in_pieces(cx: Context, e: NestEmitter, choice: Choice, batch: Index, run: Callable[[Index, Index], None]) -> None:

@@ -17,11 +17,12 @@ from .bufferise import dense
 from .exprs import Node
 from .fusion import Item, Kern, Nest
 from .gemm.gemv import DOT_CHAINS, TILE_CHAINS
-from .kernel import Index, as_ktype, helper, register
+from .kernel import Index, KernelBuilder, as_ktype, helper, register
 from .kernel_types import INDEX
 from .loops import NestEmitter
 from .lowering_index import as_size, place_of, rounds
 from .nest import Context
+from .once import Kept
 from .report import describe
 from .sharing import apart
 
@@ -30,17 +31,19 @@ __all__ = ["dot", "dot_nest", "workspace_bound"]
 _SMALL = 8
 _ROW_BLOCK, _LONG = 48, 1024  # rows of the smallest part of a product; where it packs B
 _BATCH, _SMALL_BATCH = 8, 1024  # products of a batch between two questions whether to stop
+_KEEP = 1 << 14  # bytes of B from which it is packed once where it is constant
 _ROWS = 16  # likewise rows of a product made by loops
 
 
-def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> DimLike:
-    """At least the bytes of scratch that ``ag_gemm`` asks for (its ``_workspace``), for M, N, K and the strides of A and B."""
+def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike], strides: Sequence[Sequence[DimLike]], kept: bool = False) -> DimLike:
+    """At least the bytes of scratch that ``ag_gemm`` asks for (its ``_workspace``), for M, N, K and the strides of A and B. ``kept``: B is packed before."""
     (m, n, k), ((_, columns_a), (rows_b, columns_b), *_) = sizes, strides
     cfg, item = gemm.config(dtype.mlir, target), dtype.itemsize
     pack_a = 0 if columns_a == 1 else _some(k * m * item - cfg.pack_a_bytes) * _some(n - cfg.strip)
     pack_b = 1 if 1 not in (rows_b, columns_b) else _some(k * n * item - cfg.pack_b_bytes) * _some(m - 16)
     if columns_b != 1 and rows_b == 1:
         pack_b = dims.maximum(pack_b, _some(m - cfg.row_dots))
+    pack_b = 0 if kept else pack_b
     depth = dims.minimum(k, cfg.kc)
     width = dims.minimum(_up(n, cfg.vec.lanes), _up((1 + pack_a) * cfg.nc, cfg.strip))
     panels = pack_a * depth * dims.minimum(_up(m, cfg.tiles), _up(cfg.mc, cfg.tiles)) + pack_b * (depth * width + cfg.vec.lanes * cfg.strip)
@@ -86,9 +89,26 @@ class _Product:
         self.small = _is_small(op)
         self.epilogue = _block_function(cx, e) if e is not None else None
         self.threads = 1 if self.small or cx.module is None else self._threads()
-        bound = 0 if self.small else workspace_bound(t.dtype, cx.target, self.sizes, _units(self.sizes, [x.strides[-2:] for x in self.arrays]))
+        units = _units(self.sizes, [x.strides[-2:] for x in self.arrays])
+        self.packed = None if self.small else self._packed(units)
+        bound = 0 if self.small else workspace_bound(t.dtype, cx.target, self.sizes, units, self.packed is not None)
         self.room: DimLike = dims.floordiv(bound + 63, 64) * 64
         self.work = None if self.small else cx.work.take_bytes(self.room * self.threads)
+
+    def _packed(self, units: Sequence[tuple[DimLike, DimLike]]) -> int | None:
+        """Where B is packed once, for products that read it by strips; None where it is read as it is. The order of sums is the same."""
+        kept: Kept | None = self.cx.module.kept if self.cx.module is not None else None
+        b, (m, n, k) = self.arrays[1], self.sizes
+        if kept is None or not kept.holds(b) or not isinstance(n, int) or not isinstance(k, int) or n * k * self.dtype.itemsize < _KEEP:
+            return None
+        cfg, (rows, columns) = gemm.config(self.dtype.mlir, self.cx.target), units[1]
+        if any(s != 0 for s in b.strides[:-2]) or n <= cfg.col_dots or m == 1 or (isinstance(m, int) and m <= cfg.row_dots and columns != 1 and rows == 1):
+            return None
+
+        def pack(kb: KernelBuilder, b: Access, to: tuple[Value, Value]) -> None:
+            kb.gemm_pack(n, k, (b.store.mem, kb.dim(b.base), kb.dim(rows), kb.dim(columns)), to)
+
+        return kept.packed(b, (n, k), gemm.packed_bytes(cfg, n, k), pack, "packed operands of products")
 
     def _cost(self) -> DimLike:
         """Picoseconds, roughly: two per byte of a product of elements, and what moves A and B."""
@@ -149,6 +169,7 @@ class _Product:
         column = self.arrays[1].strides[-1]
         spread, size = isinstance(column, int) and column not in (0, 1), n * k * self.dtype.itemsize
         packed = spread or size > cfg.pack_b_bytes if spread or isinstance(size, int) else kb.cmp("gt", kb.dim(size), cfg.pack_b_bytes)
+        packed = packed if self.packed is None else False  # by a part: it was packed before all
         across, down = kb.min(want, blocks), kb.min(want, high)
         rest = kb.min(_left(kb, want, across), kb.max(kb.div(kb.mul(high, _ROW_BLOCK), _LONG), 1)), kb.min(_left(kb, want, down), blocks)
         return _either(kb, packed, across, rest[1]), _either(kb, packed, rest[0], down)
@@ -182,7 +203,8 @@ class _Product:
             for x in touched:
                 parts[x] = parts[x] + first * strides[x][axis]
             origin = (bounds[0], origin[1]) if axis == 0 else (origin[0], bounds[0])
-        _gemm(cx, sizes, self.arrays, parts, strides, self._scratch(), self.epilogue, origin)
+        packed = None if self.packed is None else cx.kb.add(self.packed, cx.kb.mul(origin[1], cx.kb.dim(self.sizes[2] * self.dtype.itemsize)))
+        _gemm(cx, sizes, self.arrays, parts, strides, self._scratch(), self.epilogue, origin, packed)
 
     def _scratch(self) -> Value:
         """The thread's own part of the workspace."""
@@ -298,13 +320,16 @@ def _units(sizes: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> li
 
 
 def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]], work: Value,
-          epilogue: tuple[str, Sequence[Value]] | None, origin: tuple[Index, Index]) -> None:
+          epilogue: tuple[str, Sequence[Value]] | None, origin: tuple[Index, Index], packed: Index | None) -> None:
+    """``packed``: where B is in the block of what is computed once; B itself is read where a row alone comes, or few of them."""
     kb = cx.kb
     (rows_a, cols_a), (rows_b, cols_b), (rows_c, _) = _units(sizes, strides)
-    mems = [x.store.mem for x in xs]
-    at = [kb.dim(x) for x in bases]
+    unread = packed is not None and isinstance(sizes[0], int) and sizes[0] > 1
+    mems = [x.store.mem if i != 1 or not unread else xs[0].store.mem for i, x in enumerate(xs)]
+    at = [kb.dim(x) if i != 1 or not unread else 0 for i, x in enumerate(bases)]
     kb.gemm([kb.dim(d) for d in sizes], (mems[0], at[0], kb.dim(rows_a), kb.dim(cols_a)), (mems[1], at[1], kb.dim(rows_b), kb.dim(cols_b)),
-            (mems[2], at[2], kb.dim(rows_c)), work, epilogue=epilogue[0] if epilogue else None, captures=epilogue[1] if epilogue else (), origin=origin)
+            (mems[2], at[2], kb.dim(rows_c)), work, epilogue=epilogue[0] if epilogue else None, captures=epilogue[1] if epilogue else (), origin=origin,
+            packed=None if packed is None else (cx.module.kept.mem, packed))
 
 
 def _small(cx: Context, dtype: Any, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> None:

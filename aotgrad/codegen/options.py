@@ -15,7 +15,7 @@ class Options:
 
     ``hooks``: kernels report their borders to ctx's hook; the text is ``regions.places_of`` the program, "" for no hooks. ``guards``: pairs of sizes that must be
     equal, checked before anything else (code 1), ``unequal``: pairs that must not be. ``threads``: of the caller's pool, so many may share a kernel.
-    ``flush``: subnormal numbers are zeros.
+    ``flush``: subnormal numbers are zeros. ``constant``: arguments (by number) that seldom change: what depends on them alone is computed in an entry of its own.
     """
 
     checks: bool = True
@@ -24,3 +24,4 @@ class Options:
     unequal: tuple[tuple[dims.DimLike, dims.DimLike], ...] = ()
     threads: int = 1
     flush: bool = False
+    constant: tuple[int, ...] = ()

@@ -14,6 +14,7 @@ from aotgrad_runtime.errors import AotgradRuntimeError, AotgradValueError
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tape import FREED, NO_EDGE, Node
 from aotgrad_runtime.tensor import Tensor, wrap
+from aotgrad_runtime.watched import written
 
 from . import inplace, sources
 from .eager import Dual
@@ -158,6 +159,7 @@ def _write(x: Any, new: Any, name: str) -> None:
             inplace.store(x, new, name)
     else:
         np.copyto(inplace.memory(x), new._data if isinstance(new, Tensor) else new)
+        written(x)
 
 
 def use_up(x: Any) -> None:

@@ -26,11 +26,12 @@ from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import anomaly, changes, detour, inspection, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped, unusable
+from . import anomaly, changes, detour, inspection, keeping, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped, unusable
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .explained import explained_with_line, told_of_arguments
 from .front import unforeseen
+from .keeping import Kept
 from .leaves import alias, spared
 from .ledger import Ledger
 from .options import Options
@@ -78,17 +79,50 @@ def _disabled() -> bool:
 class CompiledProgram(Program):
     """A program that runs as one kernel; what is derived from it runs as kernels too."""
 
-    __slots__ = ("kernel", "options", "split", "title", "watched")
+    native = True
+    __slots__ = ("_kernel", "_whole", "kept", "options", "split", "title", "watched")
 
-    def __init__(self, func: Func, name: str, options: Codegen, title: str | None = None) -> None:
-        plain = strip_func(func)
-        with profiling.compiling(title or func.name):
-            self.kernel = kernels.build(func if plain is func else standard(plain), identifier(func.name), options)
+    def __init__(self, func: Func, name: str, options: Codegen, title: str | None = None, constant: tuple[int, ...] = ()) -> None:
+        self._kernel: Any = None
+        self.kept: Kept | None = None
+        self._whole = options
+        self.title = title or func.name  # what the profiler calls it
+        if constant:
+            made = self._build(func, dataclasses.replace(options, constant=constant))
+            self.kept, self._kernel = (Kept(made, constant), None) if made.once is not None else (None, made)
+        else:
+            self._kernel = self._build(func, options)
         self.split = split.SplitProgram(func, name, functools.partial(_part, name, options)) if split.watched(func) else None
         self.options = dataclasses.replace(options, guards=(), unequal=())  # what is derived is called with sizes that passed already
-        self.title = title or func.name  # what the profiler calls it
         self.watched: Any = None  # its form for profiling, see ``profiling``
         super().__init__(func, name)
+
+    def _build(self, func: Func, options: Codegen) -> kernels.Kernel:
+        plain = strip_func(func)
+        with profiling.compiling(self.title):
+            return kernels.build(func if plain is func else standard(plain), identifier(func.name), options)
+
+    @property
+    def kernel(self) -> kernels.Kernel:
+        """The kernel that computes everything at each call; compiled at first use where there is one that keeps what depends on weights alone."""
+        if self._kernel is None:
+            with kernels.collector_paused():
+                self._kernel = self._build(self.func, self._whole)
+        return self._kernel  # type: ignore[no-any-return]
+
+    def shown(self, plain: bool) -> tuple[kernels.Kernel, Codegen]:
+        """The kernel that calls run, and its options. ``plain``: nothing is kept."""
+        if plain or self.kept is None:
+            return self.kernel, self.options
+        return self.kept.kernel, dataclasses.replace(self.options, constant=self.kept.constant)
+
+    def run_with(self, arrays: Sequence[Any], block: Any) -> list[Any]:
+        """The same as ``run``, with what is kept of weights alone."""
+        assert self.kept is not None
+        outs = kernels.run_flat(self.kept.kernel, arrays, block)
+        if anomaly.enabled():
+            anomaly.check(self.func, arrays, outs)
+        return outs
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Outputs as fresh arrays."""
@@ -115,11 +149,11 @@ class CompiledProgram(Program):
         return found
 
 
-def _built(func: Func, name: str, options: Codegen, title: str | None = None) -> Program:
-    """One kernel, or several with Python between them where the program calls it."""
+def _built(func: Func, name: str, options: Codegen, title: str | None = None, constant: tuple[int, ...] = ()) -> Program:
+    """One kernel, or several with Python between them where the program calls it. ``constant``: arguments that seldom change (weights)."""
     if split.needs_host(func):
         return split.SplitProgram(func, name, functools.partial(_part, name, options))
-    return CompiledProgram(func, name, options, title)
+    return CompiledProgram(func, name, options, title, constant)
 
 
 def _part(name: str, options: Codegen, func: Func) -> Program:
@@ -245,6 +279,7 @@ class State:
             if fits(variant, leaves):
                 return self._instance_of(key, variant, leaves) or (variant, False)
         variant, forced = self._trace(leaves, tree, static, forced)
+        keeping.begin(variant)
         if forced:
             self.forced[base] = forced
             key = (base, _numbers(leaves, forced))
@@ -434,7 +469,7 @@ class State:
         if variant.program is None:
             started = time.perf_counter()
             with kernels.collector_paused():
-                variant.program = _built(variant.func, "CompiledFunctionBackward", self._codegen(variant))
+                variant.program = _built(variant.func, "CompiledFunctionBackward", self._codegen(variant), constant=keeping.candidates(variant))
             variant.seconds += time.perf_counter() - started
         return variant.program
 

@@ -324,8 +324,9 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
             for i, out in enumerate(made):
                 mark_view(out, args[0], program.view, i)
         return made
+    block = None if program.kept is None else program.kept.block(args)
     arrays = [a._data if isinstance(a, Tensor) else a for a in args]
-    outs = program.run(arrays)
+    outs = program.run(arrays) if block is None else program.run_with(arrays, block)
     if program.view == SAME and outs[0] is arrays[0]:
         return [args[0]]
     owners = None

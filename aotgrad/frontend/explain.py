@@ -14,7 +14,7 @@ from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad_runtime.records import record
 
-from . import compiler, kernels, profiling, sources, split
+from . import compiler, keeping, kernels, profiling, sources, split
 from .pytree import tree_flatten
 from .signatures import leaf_names
 from .variant import Variant, array_of
@@ -42,12 +42,14 @@ class KernelCost:
 
 
 class Explanation(str):
-    """The text, and its figures: ``kernels``; ``peak_memory`` in bytes, the sum of ``results``, ``workspace`` and ``copies`` (of arguments that are not dense)."""
+    """The text, and its figures: ``kernels``; ``peak_memory`` in bytes, the sum of ``results``, ``workspace``, ``copies`` (of arguments that are not dense) and ``kept``
+    (what was computed of weights alone, which stays between calls)."""
 
     kernels: tuple[KernelCost, ...]
     results: int
     workspace: int
     copies: int
+    kept: int
     peak_memory: int
 
 
@@ -87,14 +89,16 @@ def explain(state: Any, *args: Any, **kwargs: Any) -> Explanation:
     lines += variant.changes.lines()
     lines += [f"  changed while tracing only: {path}" for path in variant.harmless]
     lines += [f"  compared before every call, as its numbers were used while tracing: {type(c.array).__name__} from {c.path}" for c in variant.watch.contents]
-    found = [_Costs(part, env) if hasattr(part, "kernel") else None for part in _parts(program)]
+    plain = bool(keeping.opened(program, variant))
+    found = [_Costs(part, env, plain) if part.native else None for part in _parts(program)]
     shown, costs = _kernels(found)
-    memory = _memory(program, given, env)
+    memory = _memory(program, given, env, plain)
+    lines += keeping.told(program, variant)
     compiled = [c for c in found if c is not None]
     lines += [*shown, *(f"  relayout {r}" for c in compiled for r in c.relayouts), *_sums(costs, memory, any(c.measured for c in compiled))]
     lines.append(f"  traced and compiled in {variant.seconds:.3f} s")
     text = Explanation("\n".join(lines))
-    text.kernels, (text.results, text.workspace, text.copies) = tuple(costs), memory
+    text.kernels, (text.results, text.workspace, text.copies, text.kept) = tuple(costs), memory
     text.peak_memory = sum(memory)
     return text
 
@@ -144,11 +148,12 @@ def _at(d: Any, env: Env) -> int:
 class _Costs:
     """The kernels of one compiled program, at the sizes of a call."""
 
-    def __init__(self, program: Any, env: Env) -> None:
-        plain = strip_func(program.func)
-        func = program.func if plain is program.func else standard(plain)
+    def __init__(self, program: Any, env: Env, plain: bool) -> None:
+        stripped = strip_func(program.func)
+        func = program.func if stripped is program.func else standard(stripped)
         self.env, self.measured = env, False
-        steps, self.relayouts = compiler.driver.steps(func, program.kernel.name, kernels.target(), program.options)
+        kernel, options = program.shown(plain)
+        steps, self.relayouts = compiler.driver.steps(func, kernel.name, kernels.target(), options)
         self.found = [self.cost(s) for s in steps]
 
     def cost(self, step: Any) -> KernelCost:
@@ -228,21 +233,23 @@ def _shown(c: KernelCost, head: str, indent: str) -> Iterator[str]:
 
 # ---- sums -------------------------------------------------------------------------------------------------------------------------------
 
-def _memory(program: Any, given: Sequence[Any], env: Env) -> tuple[int, int, int]:
-    """Bytes of results, workspace, and copies of arguments that are not dense."""
-    results = workspace = 0
+def _memory(program: Any, given: Sequence[Any], env: Env, plain: bool) -> tuple[int, int, int, int]:
+    """Bytes of results, workspace, copies of arguments that are not dense, and what is kept."""
+    results = workspace = kept = 0
     for part in _parts(program):
         results += sum(_at(t.size, env) * t.dtype.itemsize for t in part.func.out_types)
-        if hasattr(part, "kernel"):
-            need = part.kernel.meta["workspace"]
+        if part.native:
+            kernel = part.shown(plain)[0]
+            need, kept = kernel.meta["workspace"], kept + (kernel.once["bytes"] if kernel.once else 0)
             workspace += _at(need if isinstance(need, int) else dims.parse(need), env)
     copies = sum(x.nbytes for x in given if isinstance(x, np.ndarray) and kernels.dense_order(x) is False)
-    return results, workspace, copies
+    return results, workspace, copies, kept
 
 
-def _sums(costs: Sequence[KernelCost], memory: tuple[int, int, int], measured: bool) -> list[str]:
-    results, workspace, copies = memory
+def _sums(costs: Sequence[KernelCost], memory: tuple[int, int, int, int], measured: bool) -> list[str]:
+    results, workspace, copies, kept = memory
     also = f" + {copies:,} of arguments that are not dense, copied" if copies else ""
+    also += f" + {kept:,} kept between calls" if kept else ""
     lines = []
     if len(costs) > 1:
         read, written, flops = (sum(getattr(c, key) for c in costs) for key in ("read", "written", "flops"))

@@ -12,6 +12,7 @@ import numpy as np
 from aotgrad.ir.dims import Dim
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.watched import written
 
 from . import dispatch, inplace
 from .eager import Dual, ViewExtra
@@ -249,6 +250,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     parse(x, index)
     inplace.check_writable(x, "x[i] = v", False)
     _write(inplace.memory(x), index, value)
+    written(x)
 
 
 def _has_arrays(index: Any) -> bool:

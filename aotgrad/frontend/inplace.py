@@ -17,6 +17,7 @@ from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import cell_of, node_extra_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
+from aotgrad_runtime.watched import written
 
 from . import dispatch
 from .eager import Dual, ViewExtra, dual_class
@@ -96,6 +97,7 @@ def store(x: Any, new: Any, name: str) -> Any:
     history = recorded(x, new)
     check_writable(x, name, history)
     np.copyto(memory(x), new._data)
+    written(x)
     if history:
         _adopt(x, new)
         _write_back(x)

@@ -21,6 +21,7 @@ from aotgrad.ir.hashing import structural_hash
 from aotgrad_runtime import call, forks, pool
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
+from aotgrad_runtime.dtypes import uint8
 from aotgrad_runtime.errors import AotgradValueError
 from aotgrad_runtime.loader import Library
 from aotgrad_runtime.records import record
@@ -145,8 +146,34 @@ class Kernel:
         """Arrays in the order of the function's arguments."""
         index = {s: i for i, s in enumerate(self.func.symbols())}
         spare = [len(index)]
-        return [ArgSpec("array", t.dtype, tuple(_in_dim(d, index, spare) for d in t.shape), t.layout.order if t.layout else None, i)
-                for i, t in enumerate(self.func.arg_types)]
+        specs = [ArgSpec("array", t.dtype, tuple(_in_dim(d, index, spare) for d in t.shape), t.layout.order if t.layout else None, i)
+                 for i, t in enumerate(self.func.arg_types)]
+        return specs if self.once is None else [*specs, ArgSpec("array", uint8, (self.once["bytes"],), None, len(specs))]
+
+    @property
+    def once(self) -> dict[str, Any] | None:
+        """What is computed once, of arguments that seldom change: calls take it as a block after the arguments."""
+        return self.meta.get("once")
+
+    def filling(self) -> Callable[[Sequence[Any]], Any]:
+        """A function of all arrays of a call (only those of ``once["args"]`` matter) that gives the block."""
+        once = self.once
+        assert once is not None
+        types = [self.func.arg_types[i] for i in once["args"]]
+        specs = [ArgSpec("array", t.dtype, t.shape, t.layout.order if t.layout else None, i) for i, t in enumerate(types)]
+        specs.append(ArgSpec("array", uint8, (once["bytes"],), None, len(types)))
+        name = f"{self.name}_once"
+        made = call.make_callable(name, refuse(self.func))
+        made.add_instance(Instance(self.library.address(name), specs, [], workspace=self.library.address(f"{name}_workspace"), keepalive=self.library))
+
+        def fill(arrays: Sequence[Any]) -> Any:
+            raw = np.empty(once["bytes"] + 63, np.uint8)
+            start = -raw.__array_interface__["data"][0] % 64
+            block = raw[start:start + once["bytes"]]
+            made(*[packed(arrays[i], t) for i, t in zip(once["args"], types)], block)
+            return block
+
+        return fill
 
 
 def _failed(name: str, locations: Sequence[str], code: int, info: tuple[int, int, int, int]) -> Any:
@@ -230,9 +257,9 @@ def _remembered(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def run_flat(kernel: Kernel, arrays: Sequence[Any]) -> list[Any]:
-    """Outputs of a kernel on arrays of any strides (packed first where they are not dense in the type's layout)."""
-    out = kernel.flat(*[packed(a, t) for a, t in zip(arrays, kernel.func.arg_types)])
+def run_flat(kernel: Kernel, arrays: Sequence[Any], *block: Any) -> list[Any]:
+    """Outputs of a kernel on arrays of any strides (packed first where they are not dense in the type's layout). ``block``: what was computed once."""
+    out = kernel.flat(*[packed(a, t) for a, t in zip(arrays, kernel.func.arg_types)], *block)
     if out is None:  # a function without results
         return []
     return list(out) if isinstance(out, tuple) else [out]

@@ -9,6 +9,7 @@ import numpy as np
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.watched import written
 
 from . import inplace
 from .eager import Dual
@@ -49,6 +50,8 @@ def write(result: Any, out: Any) -> Any:
         targets.append((name, target))
     for a, b, (_, target) in zip(got, wanted, targets):
         (inplace.memory(b) if isinstance(b, Tensor) else target)[...] = array_of(a)
+        if isinstance(b, Tensor):
+            written(b)
     return out
 
 

@@ -46,6 +46,8 @@ class Pullback:
 class Program:
     """``func`` ready to run on arrays; with open sizes it is interpreted."""
 
+    native = False  # whether it runs as one kernel
+    kept: Any = None  # of a compiled program, see ``keeping``
     __slots__ = ("_fused", "_jvps", "_plan", "_vjps", "backward", "call", "calls", "edges", "freed", "func", "name", "recipes", "runner", "runs", "view")
 
     def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
@@ -62,6 +64,10 @@ class Program:
         self._fused: Callable[..., Any] | None = None
         self._vjps: dict[Any, Pullback] = {}
         self._jvps: dict[Any, Program] = {}
+
+    def run_with(self, arrays: Arrays, block: Any) -> list[Any]:
+        """The same with what ``kept`` has of weights alone."""
+        raise NotImplementedError
 
     def run(self, arrays: Arrays) -> list[Any]:
         """Outputs as fresh or aliasing arrays."""

@@ -21,6 +21,7 @@ from aotgrad_runtime import tensor as runtime
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.watched import written
 
 from . import factories, kernels, native
 from .front import FrontBuilder
@@ -64,7 +65,9 @@ class Generator:
         if self._state is None:
             self._state = runtime.wrap(numbers)
         else:
+            self._state._bump_version()
             self._state._data[:] = numbers
+            written(self._state)
 
     def manual_seed(self, seed: int) -> Generator:
         """Starts again from ``seed``."""

@@ -15,6 +15,7 @@ import numpy as np
 from aotgrad_runtime import modes, watchers
 from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.tensor import Tensor, wrap
+from aotgrad_runtime.watched import written
 
 from . import inplace, sources, taped
 from .changes import Changes, span, use_up
@@ -124,7 +125,8 @@ class Ready:
     def __init__(self, state: Any, variant: Variant, leaves: Sequence[Any]) -> None:
         program, changes, n = state.program(variant), variant.changes, len(variant.leaves)
         self.variant, self.forget = variant, state.unready
-        self.flat, self.grad = program.kernel.flat, modes.state.grad
+        self.program, self.kept, self.grad = program, program.kept, modes.state.grad
+        self.flat = program.kernel.flat if self.kept is None else None
         args = variant.arguments(leaves)
         self.arguments = [(leaf.index, leaves[leaf.index]._data.shape, leaf.type.dtype.np) for leaf in variant.leaves]
         self.statics = [(i, x) for i, x in enumerate(leaves) if i not in {leaf.index for leaf in variant.leaves}]
@@ -140,6 +142,8 @@ class Ready:
         if any(not isinstance(x, Tensor) and type(x) is not float for x, _ in held) or any(not x._data.flags.c_contiguous for x, _ in held if isinstance(x, Tensor)):
             raise _Unfit
         self.all = held
+        self.given = [None] * n + [x for x, _ in held]
+        self.good: Any = None
         self.arrays: list[Any] = [None] * n + [x._data if isinstance(x, Tensor) else None for x, _ in held]
         self.changes = changes
         self.held = list({(id(h), k): (h, k, v) for h, k, v in changes.held}.values())
@@ -211,7 +215,7 @@ class Ready:
         if not self.stands():
             self.forget(self.variant)
             return MISS
-        for place in range(len(self.arguments)):
+        for place in range(len(self.arguments) if self.spans else 0):
             low, high = span(arrays[place])
             for a, b in self.spans:
                 if a < high and low < b:
@@ -221,18 +225,27 @@ class Ready:
             if type(value) is not float:
                 return MISS
             arrays[place] = np.asarray(value)
-        found = self.flat(*arrays)
+        found = self.flat(*arrays) if self.flat is not None else self._with_kept(arrays)
         made = None
         if self.form is not None:  # before anything is written: what is saved is as it was
             given = [*(args[i] for i, _, _ in self.arguments), *(x if isinstance(x, Tensor) else a for (x, _), a in zip(self.all, arrays[len(self.arguments):]))]
             made = self.form(found, *given)
         return self._put(found if type(found) is tuple else (found,), made)
 
+    def _with_kept(self, arrays: list[Any]) -> Any:
+        """What the kernel gives that reads what was computed of weights alone; the plain one where that is not to be had."""
+        good = self.good
+        if not self.kept.again(good):
+            good = self.good = self.kept.found(self.given)
+        return self.program.kernel.flat(*arrays) if good is None else self.kept.kernel.flat(*arrays, good.block)
+
     def _put(self, found: tuple[Any, ...], made: Any) -> Any:
         """Everything in its place. ``made``: the results as tensors, where the call is recorded."""
         memory = [inplace.memory(x) for x, _, _, _ in self.targets]
         for data, (_, _, _, out) in zip(memory, self.targets):
             np.copyto(data, found[out])
+        for x, _, _, _ in self.targets:
+            written(x)
         for owner, change in self.owners:
             value = wrap(found[change.out]) if change.out >= 0 else change.value
             if owner is not None:
@@ -284,7 +297,7 @@ def make(state: Any, variant: Variant, leaves: Sequence[Any], tree: TreeDef, tra
     """The short way of ``variant`` for calls like this one, where there is one."""
     if not _serves(variant, leaves, tree) or any(t.layout is not None for t in (*variant.func.arg_types, *variant.func.out_types)):
         return None
-    if not hasattr(state.program(variant), "kernel"):
+    if not state.program(variant).native:
         return None
     try:
         made = Ready(state, variant, leaves)

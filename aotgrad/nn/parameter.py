@@ -6,6 +6,7 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import Tensor, wrap
+from aotgrad_runtime.watched import share
 
 __all__ = ["Buffer", "Parameter"]
 
@@ -22,7 +23,7 @@ def _data(data: Any, what: str) -> Any:
         return Tensor(0)
     if not isinstance(data, Tensor):
         raise AotgradTypeError(f"{what}: data must be a tensor, not {type(data).__name__}; ag.tensor({type(data).__name__}) makes one")
-    return wrap(data._data)
+    return share(data, wrap(data._data))
 
 
 class _ParameterType(_Flagged):

@@ -18,8 +18,8 @@ from .dtypes import DType
 from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
-    "AccumulateGrad", "Edge", "Extra", "FREED", "Freed", "Hooks", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell", "accumulate",
-    "cell_of", "data_slot", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
+    "AccumulateGrad", "Edge", "Extra", "FREED", "Freed", "Hooks", "Memory", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell",
+    "accumulate", "cell_of", "data_slot", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -100,13 +100,32 @@ def _holders(known: list[SavedArray], place: int) -> int:
 _UNUSED: Final = _holders([SavedArray(np.empty(0))], 0)
 
 
+_marks: Final = itertools.count(1)
+
+
+class Memory:
+    """What is known of the memory of a tensor, for those who keep what they made of its numbers (see ``watched``). ``mark`` is another number after every write
+    through any tensor, and once it is ``open``: somebody outside may write without a word."""
+
+    __slots__ = ("array", "mark", "open")
+
+    def __init__(self, array: Array) -> None:
+        self.array = weakref.ref(array)  # the owner
+        self.mark, self.open = 0, False
+
+    def written(self) -> None:
+        """Called before a write, and after it: what was read meanwhile may be of either kind. Numbers are never given twice, so that no thread undoes another's."""
+        self.mark = next(_marks)
+
+
 class VersionCell:
     """Counts in-place changes of one storage; all views of it share the cell. It knows which arrays of the storage are saved, and copies them before a write.
 
-    ``views``: the views of this storage that the frontend made, for it to keep up to date. The defaults below keep making one cheap.
+    ``views``: the views of this storage that the frontend made, for it to keep up to date. ``memory``: where it is watched. The defaults below keep making one cheap.
     """
 
     version = 0
+    memory: Memory | None = None
     views: list[weakref.ref[Value]] | None = None
     _saved: list[SavedArray] | None = None  # the last is the newest; who is referenced here alone is needed by nobody
     _limit = 4
@@ -136,6 +155,8 @@ class VersionCell:
     def bump(self) -> None:
         """Called before the memory changes: what is saved gets a copy of its own."""
         self.version += 1
+        if self.memory is not None:
+            self.memory.written()
         known, self._saved = self._saved, None
         if known:
             for i in range(len(known)):
@@ -153,6 +174,7 @@ class Extra:
     post_hooks: Hooks | None = None
     retains = False
     inference = False
+    pointed = False  # its address was given away
     accumulator: weakref.ref[AccumulateGrad] | None = None
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
-from . import arrays, dtypes, engine, modes, printing, recording, tape
+from . import arrays, dtypes, engine, modes, printing, recording, tape, watched
 from . import memory_format as mf
 from ._methods import TensorMethods
 from .arrays import DTYPES, decode, defaults, get_default_dtype, set_default_dtype
@@ -219,6 +219,8 @@ class Tensor(Value, TensorMethods):
 
     def data_ptr(self) -> int:
         """Address of the first element; 0 if there is none."""
+        tape.extra_of(self).pointed = True
+        watched.give_away(self)
         return _address(self._data) if self._data.size else 0
 
     def is_floating_point(self) -> bool:
@@ -359,7 +361,7 @@ class Tensor(Value, TensorMethods):
     @property
     def data(self) -> Any:
         """The same memory without a graph, and without a shared version counter. Assigning swaps the memory under this tensor."""
-        return self._wrap(self._data)
+        return watched.share(self, self._wrap(self._data))
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -370,6 +372,8 @@ class Tensor(Value, TensorMethods):
         self._data = value._data
         if self._extra is not None and self._extra.cell is not None:
             self._extra.cell.prune()  # or it would hold the memory of before
+            self._extra.cell.memory, self._extra.pointed = None, False
+        watched.share(value, self)
 
     @property
     def _version(self) -> int:
@@ -412,11 +416,15 @@ class Tensor(Value, TensorMethods):
         """The ndarray itself, sharing memory. A tensor that requires grad must be detached first, or ``force=True`` does it."""
         if self._dtype is dtypes.bfloat16:
             raise AotgradTypeError("NumPy has no bfloat16; convert to float32 first")
-        return self._read() if force else self._plain("numpy()")
+        data: Array = self._read() if force else self._plain("numpy()")
+        watched.give_away(self)
+        return data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         data = decode(self._plain("numpy()"))
         if dtype is None or np.dtype(dtype) == data.dtype:
+            if not copy:
+                watched.give_away(self)
             return data.copy() if copy else data
         if copy is False:
             raise AotgradValueError(f"a {data.dtype} tensor cannot become {np.dtype(dtype)} without a copy; drop copy=False")
@@ -428,6 +436,7 @@ class Tensor(Value, TensorMethods):
         if self._dtype is dtypes.bfloat16:
             raise _DLPackError("bfloat16 tensors cannot be exported; convert to float32 first")
         given = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        watched.give_away(self)
         return self._read().__dlpack__(stream=stream, **{k: v for k, v in given.items() if v is not None})
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -503,7 +512,7 @@ class Tensor(Value, TensorMethods):
     # Copies -------------------------------------------------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> Any:
-        out = wrap(self._data, type(self))
+        out = watched.share(self, wrap(self._data, type(self)))
         out._requires_grad = self._requires_grad
         out.__dict__.update(self.__dict__)
         return out
@@ -522,6 +531,8 @@ class Tensor(Value, TensorMethods):
         return out
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        if protocol.__index__() >= 5:  # buffers may be given out of band, not copied
+            watched.give_away(self)
         return (_rebuild, (type(self), self._data, self.stride(), self._requires_grad, self.__dict__))
 
 

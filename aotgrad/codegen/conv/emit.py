@@ -77,8 +77,8 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
         return _weight_grad(spec, target, name)
     sums = tap_sums(spec)
     plans, pieces = _in_turn([choose(ts, target) for ts in sums])
-    staged = any(p.blocks_outside for p in plans)
-    plans = [replace(p, blocks_outside=True) for p in plans] if staged else plans
+    outside = any(p.blocks_outside for p in plans)
+    plans, staged = [replace(p, blocks_outside=True) for p in plans] if outside else plans, outside and not spec.kept
     vec = Vec(spec.dtype, target.lanes(spec.dtype), target.fma)
     texts, offsets, at = [], [], 0
     lane, k, group = (weight_strides(spec)[0], 0, 0) if is_depthwise(spec) else _weight_steps(spec)

@@ -38,11 +38,19 @@ def select(spec: ConvSpec, target: Target) -> Choice | None:
     one = replace(one, layouts=tuple("channels_last" if c in moved else layout for c, layout in zip("xwy", one.layouts)))  # type: ignore[arg-type]
     if not supported(one, target):
         return None
-    name = f"ag_conv_{spec.kind}_{hashlib.sha256(one.text.encode()).hexdigest()[:12]}"
-    kernel = definition(one.text, name, target)
+    name, kernel = _named(replace(one, kept=False), target)
+    if spec.kept and kernel.staged:  # the others are the same for weights that are packed in the call
+        name, kernel = _named(one, target)
+    else:
+        one = replace(one, kept=False)
     flops = one.flops
     assert isinstance(flops, int)
     return Choice(one.text, name, kernel, moved, max(1, kernel.units * _BETWEEN // flops), max(1, kernel.units * _SHARE // flops))
+
+
+def _named(spec: ConvSpec, target: Target) -> tuple[str, ConvKernel]:
+    name = f"ag_conv_{spec.kind}_{hashlib.sha256(spec.text.encode()).hexdigest()[:12]}"
+    return name, definition(spec.text, name, target)
 
 
 def _moves(spec: ConvSpec, letter: str) -> bool:

@@ -24,6 +24,7 @@ class ConvSpec:
     ``(spatial + low + high - dilation * (kernel - 1) - 1) // stride + 1``.
     Positions outside x are zeros. ``layouts`` of x, w, y: "contiguous" (as the shape is written), "channels_last" (dim 1 last in memory), "strided" (neither).
     Where the result's ``batch``, ``channels`` or sizes are 0 there is nothing to do; where a sum is empty the result is 0.
+    ``kept``: ``w`` was packed before the call, which changes no bit.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class ConvSpec:
     kernel: tuple[DimLike, ...]
     positions: tuple[DimLike, ...]
     layouts: tuple[str, str, str]
+    kept: bool = False
 
     @property
     def rank(self) -> int:

@@ -62,6 +62,8 @@ def call_op(e: FunctionEmitter, op: Op) -> None:
         e.names[op.results[0]] = e.thread or "0"
     elif m := _GEMM.fullmatch(callee):
         _gemm(e, op, m[1], m[2])
+    elif callee in ("ag_gemm_f32_pack", "ag_gemm_f64_pack"):
+        _gemm_pack(e, op, callee)
     elif callee.startswith("ag_conv_"):
         _conv(e, op, callee)
     elif m := _SIMD.fullmatch(callee):
@@ -115,13 +117,14 @@ def _hook(e: FunctionEmitter, op: Op) -> None:
 
 
 def _gemm(e: FunctionEmitter, op: Op, elem: str, epilogue: str | None) -> None:
-    """Operands as ``KernelBuilder.gemm`` lays them out: sizes, (A, offset, strides), (B, offset, strides), (C, offset, stride), accumulate, [workspace],
-    and for an epilogue its origin and captures."""
+    """Operands as ``KernelBuilder.gemm`` lays them out: sizes, (A, offset, strides), (B, offset, strides), (C, offset, stride), accumulate, [packed B, offset],
+    [workspace], and for an epilogue its origin and captures."""
     names = [e.names[o] for o in op.operands]
     m, n, k, a, a_at, rsa, csa, b, b_at, rsb, csb, c, c_at, rsc, accumulate = names[:15]
-    has_workspace = bool(op.attrs.get("ag.workspace"))
-    workspace = names[15] if has_workspace else "null"
-    captured = op.operands[16 if has_workspace else 15:]
+    has_workspace, at = bool(op.attrs.get("ag.workspace")), 17 if op.attrs.get("ag.packed") else 15
+    packed = f", ptr {e.put(f'getelementptr inbounds i8, ptr {names[15]}, i64 {names[16]}')}" if at == 17 else ""
+    workspace = names[at] if has_workspace else "null"
+    captured = op.operands[at + has_workspace:]
     real = "double" if elem == "f64" else "float"
     pa, pb, pc = (x if at == "0" else e.put(f"getelementptr inbounds {real}, ptr {x}, i64 {at}") for x, at in ((a, a_at), (b, b_at), (c, c_at)))
     thunk, closure = "null", "null"
@@ -130,16 +133,26 @@ def _gemm(e: FunctionEmitter, op: Op, elem: str, epilogue: str | None) -> None:
         for i, (text) in enumerate(["ptr %call", *(e.typed(o) for o in captured)]):
             e.lines.append(f"  store {text}, ptr {closure if i == 0 else e.put(f'getelementptr i8, ptr {closure}, i64 {8 * i}')}, align 8")
         _thunk(e, epilogue, [as_ktype(o.type) for o in captured[2:]])
-    e.state.declare(f"declare hidden i32 @ag_gemm_{elem}(i64, i64, i64, ptr, i64, i64, ptr, i64, i64, ptr, i64, i64, ptr, ptr, ptr, ptr, ptr)")
+    symbol = f"ag_gemm_{elem}{'_kept' if packed else ''}"
+    e.state.declare(f"declare hidden i32 @{symbol}(i64, i64, i64, ptr, i64, i64, ptr, i64, i64, ptr, i64, i64, ptr, ptr, ptr, ptr, ptr{', ptr' if packed else ''})")
     sizes = ", ".join(f"i64 {x}" for x in (m, n, k))
     args = f"{sizes}, ptr {pa}, i64 {rsa}, i64 {csa}, ptr {pb}, i64 {rsb}, i64 {csb}, ptr {pc}, i64 {rsc}, i64 {accumulate}, ptr {workspace}, ptr {thunk}, ptr {closure}"
     if not e.status:
-        e.put(f"call i32 @ag_gemm_{elem}({args}, ptr null, ptr null)")
+        e.put(f"call i32 @{symbol}({args}, ptr null, ptr null{packed})")
         return
     e.uses_poll = e.uses_ctx = True
     on = e.labels("on")[0]
-    e.branch(e.put(f"icmp eq i32 {e.put(f'call i32 @ag_gemm_{elem}({args}, ptr %poll.f, ptr %ctx)')}, 0"), on, "interrupted")
+    e.branch(e.put(f"icmp eq i32 {e.put(f'call i32 @{symbol}({args}, ptr %poll.f, ptr %ctx{packed})')}, 0"), on, "interrupted")
     e.block(on)
+
+
+def _gemm_pack(e: FunctionEmitter, op: Op, callee: str) -> None:
+    """Operands: N, K, (B, offset, strides), (packed, offset in bytes)."""
+    n, k, b, b_at, rsb, csb, to, to_at = (e.names[o] for o in op.operands)
+    source = e.put(f"getelementptr inbounds {elem_type(as_ktype(op.operands[2].type))}, ptr {b}, i64 {b_at}")
+    target = e.put(f"getelementptr inbounds i8, ptr {to}, i64 {to_at}")
+    e.state.declare(f"declare hidden void @{callee}(i64, i64, ptr, i64, i64, ptr)")
+    e.lines.append(f"  call void @{callee}(i64 {n}, i64 {k}, ptr {source}, i64 {rsb}, i64 {csb}, ptr {target})")
 
 
 def _conv(e: FunctionEmitter, op: Op, callee: str) -> None:

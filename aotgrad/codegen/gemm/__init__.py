@@ -9,18 +9,18 @@ from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.records import record
 
 from ..target import Target
-from .driver import Config, entry, workspace
+from .driver import Config, entry, pack, packed_bytes, workspace
 from .emit import Vec
 from .gemv import dot_tiles, row_dots, stream
 from .micro import Panel, panel
 from .pack import copy_rows, copy_strided, copy_transposed
 
-__all__ = ["GemmModule", "module"]
+__all__ = ["GemmModule", "config", "module", "packed_bytes"]
 
 
 @record(frozen=True)
 class GemmModule:
-    """``text``: a complete LLVM module; ``symbols``: its hidden functions, ``(ag_gemm_T, ag_gemm_T_workspace)``."""
+    """``text``: a complete LLVM module; ``symbols``: its hidden functions, ``(ag_gemm_T, ag_gemm_T_workspace)``; and ``ag_gemm_T_pack``, ``ag_gemm_T_kept``."""
 
     text: str
     symbols: tuple[str, str]
@@ -45,7 +45,7 @@ def module(dtype: str, target: Target) -> GemmModule:
     parts += [panel(p) for p in (*cfg.panels, *([cfg.scalar] if cfg.scalar else []))]
     parts += [copy_rows(vec), copy_transposed(vec, target.masked), copy_strided(vec)]
     parts += [row_dots(vec, min(4 if many else 2, vec.lanes)), dot_tiles(vec, 4 if many else 2), stream(vec, 8)]
-    parts += [workspace(cfg), entry(cfg)]
+    parts += [workspace(cfg), pack(cfg), entry(cfg)]
     return GemmModule("\n".join(parts), (f"ag_gemm_{dtype}", f"ag_gemm_{dtype}_workspace"))
 
 

@@ -12,7 +12,7 @@ from .gemv import DOT_TILES, DOTS, STREAM
 from .micro import PANEL_PARAMS, Panel
 from .pack import COPY, STRIDED, TRANSPOSE, call_copy
 
-__all__ = ["Config", "entry", "workspace"]
+__all__ = ["Config", "entry", "pack", "packed_bytes", "workspace"]
 
 _INTERRUPTED = 5
 _PART = 1 << 24  # products of elements between two questions whether to stop, where no matrix is packed
@@ -74,12 +74,12 @@ def _unit(f: Fn, cfg: Config) -> dict[str, str]:
     }
 
 
-def _plan(f: Fn, cfg: Config, adjacent: str) -> _Plan:
+def _plan(f: Fn, cfg: Config, adjacent: str, kept: str = "false") -> _Plan:
     size, lanes = cfg.vec.size, cfg.vec.lanes
     kc = f.ceil_div("%K", f.ceil_div("%K", cfg.kc))
     mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), cfg.tiles)
     large_b = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%N"), size), cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
-    pack_b = f.either(f.op(f"xor i1 {adjacent}, true"), large_b)
+    pack_b = f.both(f.either(f.op(f"xor i1 {adjacent}, true"), large_b), f.op(f"xor i1 {kept}, true"))
     large_a = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%M"), size), cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))
     pack_a = f.both(large_a, f.cmp("ne", "%csa", 1))
     most = f.select(pack_a, 2 * cfg.nc, cfg.nc)  # A is packed anew for every column block
@@ -111,12 +111,30 @@ def _unless_unit(f: Fn, stride: str, count: str) -> str:
     return f.select(f.cmp("eq", stride, 1), 0, count)
 
 
+def packed_bytes(cfg: Config, n: int, k: int) -> int:
+    """Bytes of all of B as ``ag_gemm_T_pack`` leaves it."""
+    return (k * -(-n // cfg.vec.lanes) + cfg.strip) * cfg.vec.bytes
+
+
+def pack(cfg: Config) -> str:
+    """``ag_gemm_T_pack(N, K, B, rsb, csb, packed)``: strips of columns of B, each [K][width rounded up to whole vectors], for ``ag_gemm_T_kept``."""
+    f = Fn(f"ag_gemm_{cfg.vec.dtype}_pack", [*_SIZES[1:], ("ptr", "B"), *_STRIDES[2:], ("ptr", "workspace")], "void", "hidden")
+    _pack_b(f, cfg, "%B", {name: f.mul(f"%{name}", cfg.vec.size) for name in ("rsb", "csb")}, "%K", "%N")
+    f.ret()
+    f.end()
+    return f.text()
+
+
 def entry(cfg: Config) -> str:
-    """``ag_gemm_T``."""
+    """``ag_gemm_T_kept``, whose last argument is B packed before (or NULL), and ``ag_gemm_T`` without."""
     vec = cfg.vec
     params = [*_SIZES, ("ptr", "A"), ("i64", "rsa"), ("i64", "csa"), ("ptr", "B"), ("i64", "rsb"), ("i64", "csb"), ("ptr", "C"), ("i64", "rsc"),
               ("i64", "accumulate"), ("ptr", "workspace"), ("ptr", "epilogue"), ("ptr", "closure"), ("ptr", "poll"), ("ptr", "ctx")]
-    f = Fn(f"ag_gemm_{vec.dtype}", params, "i32", "hidden")
+    plain = Fn(f"ag_gemm_{vec.dtype}", params, "i32", "hidden")
+    given = ", ".join(f"{ty} %{name}" for ty, name in params)
+    plain.ret(f"i32 {plain.op(f'call i32 @ag_gemm_{vec.dtype}_kept({given}, ptr null)')}")
+    plain.end()
+    f = Fn(f"ag_gemm_{vec.dtype}_kept", [*params, ("ptr", "packed")], "i32", "hidden", "noinline nounwind")
     f.when(f.either(f.cmp("sle", "%M", 0), f.cmp("sle", "%N", 0)), lambda: f.ret("i32 0"))
     acc = f.cmp("ne", "%accumulate", 0)
     st = {name: f.mul(f"%{name}", vec.size) for name in ("rsa", "csa", "rsb", "csb", "rsc")}
@@ -137,10 +155,11 @@ def entry(cfg: Config) -> str:
     f.when(f.cmp("sle", "%K", 0), empty)
     case = _unit(f, cfg)
     _vector_cases(f, cfg, case, st, acc, done)
-    _blocks(f, cfg, _plan(f, cfg, case["adjacent"]), st, acc, finish)
+    kept = f.op("icmp ne ptr %packed, null")
+    _blocks(f, cfg, _plan(f, cfg, case["adjacent"], kept), st, acc, finish, kept)
     f.ret("i32 0")
     f.end()
-    return f.text()
+    return f"{f.text()}\n{plain.text()}"
 
 
 def _ask(f: Fn, cond: Val) -> None:
@@ -221,7 +240,7 @@ def _vector_cases(f: Fn, cfg: Config, case: dict[str, str], st: dict[str, str], 
         f.when(case[name], path)
 
 
-def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finish: object) -> None:
+def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finish: object, kept: str) -> None:
     """The five loops: column blocks, k blocks (B packed here), row blocks (A packed here), strips, and rows inside the strip kernels."""
     assert callable(finish)
     ws_a = f.at("%workspace", plan.bytes_b)
@@ -250,7 +269,8 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
                 rsa = f.select(a_rows, k_bytes, f.select(a_cols, size, st["rsa"]))
                 csa = f.select(a_rows, size, f.select(a_cols, m_bytes, st["csa"]))
                 c = f.at("%C", f.add(f.mul(ic, st["rsc"]), f.mul(jc, size)))
-                _strips(f, cfg, plan, m, n, k, (f.select(plan.pack_a, ws_a, a, "ptr"), rsa, csa), (b, st["rsb"]), (c, st["rsc"]), more)
+                _strips(f, cfg, plan, m, n, k, (f.select(plan.pack_a, ws_a, a, "ptr"), rsa, csa), (b, st["rsb"]), (c, st["rsc"]), more,
+                        (kept, jc, pc))
                 f.when(final, lambda: finish(ic, f.add(ic, m), jc, f.add(jc, n)))
 
             f.for_("%M", plan.mc, rows)
@@ -260,7 +280,9 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
     f.for_("%N", plan.nc, columns)
 
 
-def _strips(f: Fn, cfg: Config, plan: _Plan, m: str, n: str, k: str, a: tuple[str, str, str], b: tuple[str, str], c: tuple[str, str], acc: str) -> None:
+def _strips(f: Fn, cfg: Config, plan: _Plan, m: str, n: str, k: str, a: tuple[str, str, str], b: tuple[str, str], c: tuple[str, str], acc: str,
+            before: tuple[str, str, str]) -> None:
+    """``before``: whether all of B is packed already, and the first column and row of this block in it."""
     vec, most = cfg.vec, len(cfg.panels)
 
     def call(p: Panel, b_ptr: str, rsb: str, c_ptr: str, valid: Val) -> None:
@@ -270,8 +292,11 @@ def _strips(f: Fn, cfg: Config, plan: _Plan, m: str, n: str, k: str, a: tuple[st
     def strip(j: str) -> None:
         width = f.min(f.sub(n, j), cfg.strip)
         padded = f.round_up(width, vec.lanes)
+        kept, first, row = before
+        there = f.at("%packed", f.mul(f.add(f.mul("%K", f.add(first, j)), f.mul(row, padded)), vec.size))
         b_ptr = f.select(plan.pack_b, f.at("%workspace", f.mul(f.mul(k, j), vec.size)), f.at(b[0], f.mul(j, vec.size)), "ptr")
-        rsb = f.select(plan.pack_b, f.mul(padded, vec.size), b[1])
+        b_ptr = f.select(kept, there, b_ptr, "ptr")
+        rsb = f.select(f.either(plan.pack_b, kept), f.mul(padded, vec.size), b[1])
         c_ptr = f.at(c[0], f.mul(j, vec.size))
         whole = padded if cfg.scalar is None else f.mul(f.udiv(width, vec.lanes), vec.lanes)
         for v in range(most, 0, -1):
