@@ -189,6 +189,8 @@ def test_sizes_of_caches(name, kind):
              layouts=(FIRST if kind != "input_grad" else LAST, FIRST, LAST)),
         spec(kind, batch=5, channels=70, filters=40, spatial=(300,), kernel=(5,), padding=((2, 2),), layouts=layouts),
         spec(kind, batch=1, channels=100, filters=150, spatial=(6, 6), kernel=(1, 1), layouts=layouts),
+        spec(kind, batch=2, channels=16, filters=16, spatial=(9, 130), padding=((1, 1), (1, 1)), layouts=(LAST, FIRST, LAST)),  # tiles of many rows of one vector
+        spec(kind, batch=1, channels=23, filters=9, spatial=(70, 21), padding=((0, 1), (2, 0)), layouts=(LAST, FIRST, LAST)),
         spec(kind, batch=2, channels=80, filters=80, groups=80, spatial=(30, 33), padding=((1, 1), (1, 1)), layouts=layouts),
     ], name)
 

@@ -125,7 +125,10 @@ def _bytes(v: Value) -> DimLike:
 
 def _touched(cx: Context, item: Item, v: Value) -> DimLike:
     """Bytes of an operand, those that stand for many (broadcast) once."""
-    if not v.type.shape or v not in cx.plan.memory and v.op is not None and v.op not in cx.plan.views:
+    source = v
+    while source.op is not None and source.op in cx.plan.views and source not in cx.plan.memory:
+        source = source.op.operands[0]
+    if not v.type.shape or source.op is not None and not cx.buffers.knows(cx.plan.operand(item, source)):
         return _bytes(v)
     size: DimLike = v.type.dtype.itemsize
     for n, stride in zip(v.type.shape, cx.buffers.access(item, v).strides):

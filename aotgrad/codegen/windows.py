@@ -105,7 +105,7 @@ def _fresh(x: Value) -> bool:
 def _wide(op: Op) -> bool:
     """Whether a window covers nearly all of its array, so that asking everywhere costs no more than it saves."""
     x, v = op.operands[0].type, op.operands[1].type
-    if any(s != 1 for s in op.attrs["steps"]) or x.layout is not None or x.dtype.kind == "b" or all(n == 1 for n in x.shape):
+    if any(s != 1 for s in op.attrs["steps"]) or x.dtype.kind == "b" or all(n == 1 for n in x.shape):
         return False
     return all(_nearly(n, full) for n, full in zip(v.shape, x.shape))
 

@@ -64,6 +64,9 @@ class Builder:
             return [o if o.type.layout in (None, Layout.channels_last(o.type.rank)) else self.relayout(o, layout=None) for o in operands]
         if definition.layouts == "elementwise":
             target = next(o.type.layout for o in operands if o.type.layout)
+        if definition.moved is not None:
+            target, rank = definition.moved([o.type for o in operands]), operands[0].type.rank
+            return [o if o.type.layout == target or target is not None and o.type.rank != rank else self.relayout(o, layout=target) for o in operands]
         return [o if o.type.layout == target else self.relayout(o, layout=target) for o in operands]
 
     # ---- what rules and canonicalisers keep needing ---------------------------------------------------------------------------

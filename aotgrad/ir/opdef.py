@@ -14,7 +14,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 
 from .core import Op, Value
-from .types import TensorType
+from .types import Layout, TensorType
 
 __all__ = [
     "Bilinear", "Composite", "Domain", "Front", "Index", "Kernel", "Linear", "Linearize", "Lowering", "OpDef", "Partials", "REQUIRED", "Reduce", "Sample", "Scalar",
@@ -205,7 +205,8 @@ class OpDef:
     samples: Callable[[], Iterable[Sample]] | None = None
     front: Front | None = None
     batch: Callable[..., Any] | None = None
-    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major", "channels_last" (images in either)
+    layouts: str = "row_major"  # "elementwise" (all equal), "any", "row_major", "channels_last" (images in either), "moved" (operands of full rank and the result in one)
+    moved: Callable[[Sequence[TensorType]], Layout | None] | None = None  # of "moved" ops: which layout that is, for operands in any
     row_major: Callable[[Op], Sequence[int]] | None = None  # of ops on images: passes over each operand and the result that it costs more when that is row-major
     regions: int = 0
     grad_fn: str | None = None

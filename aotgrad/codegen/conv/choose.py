@@ -12,6 +12,7 @@ from .taps import TapSum
 __all__ = ["Plan", "Strip", "choose", "cycles", "even", "flattened", "shapes"]
 
 _MOST_ROWS = 8  # more rows at steps of 1 KiB and above evict each other from the first cache (0.5 to 0.7 of the speed)
+_NEAR, _NEAR_ROWS = 256, 16  # bytes from row to row below which there may be more: of one vector 8 are just as many as the multipliers are deep
 _L2_HALF = 640 << 10
 _ROWS_BYTES = 128 << 10
 
@@ -95,10 +96,10 @@ def depthwise_shapes(target: Target, needed: int) -> list[tuple[int, int]]:
     return [(r, vectors) for r in range(1, rows[vectors] + 1)]
 
 
-def shapes(target: Target) -> list[tuple[int, int]]:
+def shapes(target: Target, most: int = _MOST_ROWS) -> list[tuple[int, int]]:
     """(rows, vectors) whose accumulators, weights and one splat fit the registers."""
     registers = target.registers
-    return [(r, v) for v in (4, 3, 2, 1) for r in range(1, _MOST_ROWS + 1) if r * v + v + 1 <= registers]
+    return [(r, v) for v in (4, 3, 2, 1) for r in range(1, most + 1) if r * v + v + 1 <= registers]
 
 
 def cycles(rows: int, vectors: int) -> float:
@@ -112,7 +113,8 @@ def choose(ts: TapSum, target: Target) -> Plan:
     needed = max(1, -(-ts.width // vec.lanes))
     best: tuple[float, TapSum, int, int] | None = None
     for one in flattened(ts):
-        for rows, vectors in depthwise_shapes(target, needed) if ts.depthwise else shapes(target):
+        near = one.axes[-1].mul * one.axes[-1].source <= _NEAR
+        for rows, vectors in depthwise_shapes(target, needed) if ts.depthwise else shapes(target, _NEAR_ROWS if near else _MOST_ROWS):
             if vectors > needed or (rows > one.axes[-1].count and rows > 1):
                 continue
             cost = _cost(one, vec, rows, vectors)

@@ -22,8 +22,11 @@ __all__ = ["RUN_PARAMS", "WeightPlan", "plan_weights", "weight_functions"]
 
 RUN_PARAMS = [("ptr", p) for p in ("x", "y", "work", "weights")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
 _TILE_PARAMS = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "rows"), ("i64", "cols"), ("i1", "acc")]
+_MOST_ROWS = 24  # adjacent channels, which share lines of cache
 _SLAB_BYTES = 384 << 10
-_ROWS_BYTES = 256 << 10
+_ROWS_BYTES = 24 << 10
+_FEW = 128
+_MOST_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ def _tile(target: Target, vec: Vec, rows: int, width: int, taps: int) -> tuple[i
     """Rows and vectors of the least cycles."""
     needed = max(1, -(-width // vec.lanes))
     best: tuple[float, int, int] | None = None
-    for most, vectors in shapes(target):
+    for most, vectors in shapes(target, _MOST_ROWS):
         if vectors > needed:
             continue
         joined = max(1, min(most // max(1, rows), taps))
@@ -189,7 +192,7 @@ def _tile_kernel(name: str, p: WeightPlan, tile: _Tile) -> str:
     def column(v: list[str]) -> list[Val]:
         bs = [vec.load(f, f.at(v[2], j * vec.bytes), m) for j, m in enumerate(masks)]
         out: list[Val] = []
-        if p.a.channel == vec.size and not p.depthwise:  # the next tile's channels of this position: the line after a's, which no prefetcher guesses
+        if len(p.tiles) > 1 and p.a.channel == vec.size and not p.depthwise:  # the next tile's channels of this position: the line after a's, which no prefetcher guesses
             f.raw(f"call void @llvm.prefetch.p0(ptr {f.at(v[1], 64)}, i32 0, i32 3, i32 1)")
         for i, offset in enumerate(tile.offsets):
             if p.depthwise:
@@ -426,11 +429,13 @@ def _block(name: str, p: WeightPlan, last: bool) -> list[str]:
 
 
 def _rows_in_block(p: WeightPlan) -> int:
-    """Rows of positions of which x's and y's channels of a unit stay in the second cache."""
+    """Rows of positions of which x's and y's channels of a unit stay in the first cache; more where they are few (a tile is read and written for them), which then
+    stay in the second."""
     size, cols = p.vec.size, p.axes[-1].count
     a_bytes = cols * min(p.rows, p.chunk * p.most) * size
     b_bytes = cols * p.vectors * p.vec.bytes
-    return max(1, _ROWS_BYTES // max(1, a_bytes + b_bytes))
+    row = max(1, a_bytes + b_bytes)
+    return max(1, _ROWS_BYTES // row, min(-(-_FEW // max(1, cols)), _MOST_BYTES // row))
 
 
 def _valid(f: Fn, axis: Axis, at: str) -> tuple[str, str]:

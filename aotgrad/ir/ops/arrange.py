@@ -38,8 +38,8 @@ def _whole_sizes(given: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([d if isinstance(d, dimlib.Dim) else index(d) for d in _sizes(given)])
 
 
-def _move(name: str, doc: str, body: Any, attrs: Mapping[str, Any], samples: Any, front: Front, operands: tuple[str, ...] = ("x",)) -> None:
-    register(OpDef(name, doc, operands, None, None, Composite(body), attrs=attrs, samples=samples, front=front))
+def _move(name: str, doc: str, body: Any, attrs: Mapping[str, Any], samples: Any, front: Front, operands: tuple[str, ...] = ("x",), layouts: str = "row_major") -> None:
+    register(OpDef(name, doc, operands, None, None, Composite(body), attrs=attrs, samples=samples, front=front, layouts=layouts))
 
 
 # ---- reshaping ------------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ _PAIR = lambda: (Sample((_x(2, 3), _x(2, 3) + 1.0), {"dim": d}, str(d)) for d in
 _move("cat", "Arrays joined along ``dim``.", lambda b, *xs, dim: b.concatenate(*xs, dim=dim), {"dim": 0}, _PAIR,
       Front("cat(tensors, dim=0)", _join_canon, "contract", ("concatenate", "concat"), "concatenate(tensors, dim=0, out=None, dtype=None)", method=False,
             aliases=("concatenate", "concat"),
-            tensors=("tensors",)), ("xs*",))
+            tensors=("tensors",)), ("xs*",), "any")
 _move("stack", "Arrays stacked along a new ``dim``.", _stack_body, {"dim": 0}, _PAIR,
       Front("stack(tensors, dim=0)", _stack_canon, "contract", ("stack",), "stack(tensors, dim=0, out=None)", method=False, tensors=("tensors",)), ("xs*",))
 
@@ -340,7 +340,7 @@ def _flip_canon(b: Any, x: Any, dims: Any = None) -> Any:
 
 
 _move("flip", "Elements in reverse order along ``dims``.", _flip_body, {"dims": REQUIRED}, _one(((3, 2), {"dims": (0,)}), ((2, 3), {"dims": (0, 1)})),
-      Front("flip(input, dims)", _flip_canon, "none", ("flip",), "flip(input, dims=None)"))
+      Front("flip(input, dims)", _flip_canon, "none", ("flip",), "flip(input, dims=None)"), layouts="any")
 
 
 def _roll_body(b: Any, x: Any, shifts: Any, dims: Any) -> Any:
@@ -369,7 +369,7 @@ def _roll_canon(b: Any, x: Any, shifts: Any, dims: Any = None) -> Any:
 
 _move("roll", "Elements shifted along ``dims``, coming back at the other end.", _roll_body, {"shifts": REQUIRED, "dims": REQUIRED},
       _one(((5,), {"shifts": (2,), "dims": (0,)}), ((2, 3), {"shifts": (-1, 4), "dims": (0, 1)})),
-      Front("roll(input, shifts, dims=None)", _roll_canon, "none", ("roll",)))
+      Front("roll(input, shifts, dims=None)", _roll_canon, "none", ("roll",)), layouts="any")
 
 
 def _tile_body(b: Any, x: Any, reps: Any) -> Any:
@@ -444,7 +444,7 @@ _move("constant_pad", "x with constant borders.", lambda b, x, low, high, value:
       {"low": REQUIRED, "high": REQUIRED, "value": 0},
       _one(((2, 3), {"low": (1, 0), "high": (0, 2), "value": 0.5})),
       Front("pad(input, pad, mode='constant', value=None)", _pad_canon, "none", ("pad",),
-            "pad(input, pad_width, mode='constant', constant_values=0)", _np_pad, method=False, functional=True))
+            "pad(input, pad_width, mode='constant', constant_values=0)", _np_pad, method=False, functional=True), layouts="any")
 
 
 # ---- triangles and diagonals --------------------------------------------------------------------------------------------------------

@@ -71,6 +71,22 @@ register(OpDef(
     batch=_ahead(layout=lambda layout, size: batched_layout(layout))))
 
 
+# ---- layouts of moves ---------------------------------------------------------------------------------------------------------
+
+def _image_layout(types: Types) -> Layout | None:
+    """Channels last where all are."""
+    last = Layout.channels_last(types[0].rank)
+    return last if types[0].rank > 3 and all(t.layout == last for t in types) else None
+
+
+def _in_one_layout(name: str, types: Types) -> Layout | None:
+    """The layout of arrays that are moved together, when they have one: row-major or channels last."""
+    layout = types[0].layout
+    if any(t.layout != layout for t in types) or layout != _image_layout(types):
+        raise AotgradTypeError(f"{name}: operands {', '.join(map(str, types))} are not all row-major or all channels last; relayout first")
+    return layout
+
+
 # ---- views ------------------------------------------------------------------------------------------------------------------
 
 def _broadcast_rule(types: Types, a: Attrs) -> Types:
@@ -194,7 +210,13 @@ def _insert_rule(types: Types, a: Attrs) -> Types:
     if v.rank != x.rank or v.dtype is not x.dtype or not len(a["starts"]) == len(a["steps"]) == x.rank:
         raise AotgradTypeError(f"insert: value {v} does not fit into {x} with starts {list(a['starts'])}, steps {list(a['steps'])}")
     _check_range("insert", x, a["starts"], v.shape, a["steps"])
+    _in_one_layout("insert", types)
     return (x,)
+
+
+def _insert_layout(types: Types) -> Layout | None:
+    """That of the whole."""
+    return _image_layout(types[:1])
 
 
 def _insert_ref(x: Any, v: Any, starts: Any, steps: Any) -> Any:
@@ -224,11 +246,12 @@ def _insert_samples() -> Iterable[Sample]:
 register(OpDef(
     "insert", "x with the elements starts[d] + i * steps[d] replaced by v.", ("x", "v"), _insert_rule, _insert_ref,
     Linear(lambda b, ct, op: {0: b.insert(ct, b.zeros(op.operands[1]), starts=op.attrs["starts"], steps=op.attrs["steps"]), 1: _at(b, ct, op)}),
-    Kernel("insert"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True, batch=_ahead(starts=_with(0), steps=_with(1))))
+    Kernel("insert"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True, batch=_ahead(starts=_with(0), steps=_with(1)),
+    layouts="moved", moved=_insert_layout))
 register(OpDef(
     "insert_add", "x with v added to the elements starts[d] + i * steps[d].", ("x", "v"), _insert_rule, _insert_add_ref,
     Linear(lambda b, ct, op: {0: ct, 1: _at(b, ct, op)}), Kernel("insert_add"), {"starts": REQUIRED, "steps": REQUIRED}, _insert_samples, exact=True,
-    batch=_ahead(starts=_with(0), steps=_with(1))))
+    batch=_ahead(starts=_with(0), steps=_with(1)), layouts="moved", moved=_insert_layout))
 
 
 def _concatenate_rule(types: Types, a: Attrs) -> Types:
@@ -238,7 +261,7 @@ def _concatenate_rule(types: Types, a: Attrs) -> Types:
         if t.rank != first.rank or t.dtype is not first.dtype or any(t.shape[i] != first.shape[i] for i in range(t.rank) if i != dim):
             raise AotgradValueError(f"concatenate: {t} does not fit {first} along dim {dim}")
         total = total + t.shape[dim]
-    return (TensorType((*first.shape[:dim], total, *first.shape[dim + 1:]), first.dtype),)
+    return (TensorType((*first.shape[:dim], total, *first.shape[dim + 1:]), first.dtype, _in_one_layout("concatenate", types)),)
 
 
 def _concatenate_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
@@ -254,7 +277,7 @@ register(OpDef(
     "concatenate", "Arrays joined along ``dim``.", ("xs*",), _concatenate_rule, lambda *xs, dim: np.concatenate(xs, axis=dim), Linear(_concatenate_transpose),
     Kernel("concatenate"), {"dim": 0},
     lambda: (Sample((_x(2, 3), _x(2, 1)), {"dim": 1}, "1"), Sample((_x(2, 2), _x(0, 2), _x(1, 2)), {"dim": 0}, "0"), Sample((_x(3),), {"dim": 0}, "single")), exact=True,
-    batch=_ahead(dim=lambda dim, size: dim + 1)))
+    batch=_ahead(dim=lambda dim, size: dim + 1), layouts="moved", moved=_image_layout))
 
 
 # ---- integer-array indexing ---------------------------------------------------------------------------------------------------
@@ -263,7 +286,14 @@ def _take_rule(types: Types, a: Attrs) -> Types:
     x, idx = types
     if idx.dtype.kind not in "iu":
         raise AotgradTypeError(f"take: the index is {idx.dtype.name}, not an integer type")
-    return (TensorType((*x.shape[:a["dim"]], *idx.shape, *x.shape[a["dim"] + 1:]), x.dtype),)
+    if x.layout != _take_layout(types):
+        raise AotgradTypeError(f"take: {x} is not row-major (or channels last with an index of rank 1); relayout it first")
+    return (TensorType((*x.shape[:a["dim"]], *idx.shape, *x.shape[a["dim"] + 1:]), x.dtype, x.layout),)
+
+
+def _take_layout(types: Types) -> Layout | None:
+    """That of the whole, where an index of rank 1 keeps the dims that there are."""
+    return _image_layout(types[:1]) if types[1].rank == 1 else None
 
 
 def _checked(idx: Any, size: int) -> Any:
@@ -275,7 +305,7 @@ def _checked(idx: Any, size: int) -> Any:
 def _scatter_rule(types: Types, a: Attrs) -> Types:
     x, idx, v = types
     want = _take_rule((x, idx), a)[0]
-    if v.shape != want.shape or v.dtype is not x.dtype:
+    if v != want:
         raise AotgradTypeError(f"scatter: value {v} should be {want}")
     return (x,)
 
@@ -375,23 +405,24 @@ def _scatter_samples() -> Iterable[Sample]:
 register(OpDef(
     "take", "x indexed along ``dim`` by an integer array; indices in [0, size).", ("x", "index"), _take_rule,
     lambda x, idx, dim: np.take(x, _checked(idx, x.shape[dim]), axis=dim),
-    Linear(_take_transpose, (0,)), Kernel("take"), {"dim": 0}, _take_samples, exact=True, batch=_take_batch))
+    Linear(_take_transpose, (0,)), Kernel("take"), {"dim": 0}, _take_samples, exact=True, batch=_take_batch, layouts="moved", moved=_take_layout))
 register(OpDef(
     "scatter_add", "x with v added at the indices along ``dim``; repeated indices add up.", ("x", "index", "v"), _scatter_rule, _scatter_add_ref,
     Linear(lambda b, ct, op: {0: ct, 2: b.take(ct, op.operands[1], dim=op.attrs["dim"])}, (0, 2)), Kernel("scatter_add"), {"dim": 0}, _scatter_samples, exact=True,
-    batch=_scatter_batch))
+    batch=_scatter_batch, layouts="moved", moved=_take_layout))
 register(OpDef(
     "scatter", "x with v written at the indices along ``dim``; of repeated indices the last stays.", ("x", "index", "v"), _scatter_rule, _scatter_ref,
-    Linear(_scatter_transpose, (0, 2)), Kernel("scatter"), {"dim": 0}, _scatter_samples, exact=True, batch=_scatter_batch))
+    Linear(_scatter_transpose, (0, 2)), Kernel("scatter"), {"dim": 0}, _scatter_samples, exact=True, batch=_scatter_batch, layouts="moved", moved=_take_layout))
 
 
 def _pad_body(b: Any, x: Any, low: Any, high: Any, value: Any) -> Any:
     shape = tuple(lo + n + hi for lo, n, hi in zip(low, x.type.shape, high))
-    base = b.full(shape=shape, value=value, dtype=x.type.dtype)
+    base = b.full_like(TensorType(shape, x.type.dtype, _image_layout([x.type])), value)
     return b.insert(base, x, starts=tuple(low), steps=(1,) * len(shape))
 
 
 register(OpDef(
     "pad", "x with ``low[d]`` and ``high[d]`` copies of ``value`` around it.", ("x",), None, None, Composite(_pad_body),
     attrs={"low": REQUIRED, "high": REQUIRED, "value": 0},
-    samples=lambda: (Sample((_x(2, 3),), {"low": (1, 0), "high": (0, 2), "value": 0.5}, "2d"), Sample((_x(0),), {"low": (1,), "high": (1,), "value": 0.0}, "empty"))))
+    samples=lambda: (Sample((_x(2, 3),), {"low": (1, 0), "high": (0, 2), "value": 0.5}, "2d"), Sample((_x(0),), {"low": (1,), "high": (1,), "value": 0.0}, "empty")),
+    layouts="any"))

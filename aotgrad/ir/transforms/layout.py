@@ -1,7 +1,8 @@
 """The memory layout of every image (rank 4 and more): row-major or channels_last, by the least cost over the whole block, forward and adjoint together.
 
 Arguments and outputs keep theirs. What the choice is made of, in bytes that move: an op on images names what it costs when an operand or its result is row-major
-(``OpDef.row_major``); elementwise ops have one layout, and what comes to them in another is turned as it is read; everything else reads and gives what its type says.
+(``OpDef.row_major``); elementwise ops and moves (joined, padded, shifted, picked by an index) have one layout, and what comes to them in another is turned as it is read;
+everything else reads and gives what its type says.
 Layouts have two values and every price is for being apart, so the cheapest assignment is a minimum cut and found exactly. It depends on the program and its sizes alone.
 
 A ``relayout`` of the program itself is dropped: it says where a value is wanted, which the ends say as well. One that is left is a view to code generation: it is read in
@@ -46,6 +47,11 @@ def _same(t: TensorType) -> bool:
     return t.shape[1] == 1 or all(n == 1 for n in t.shape[2:])
 
 
+def _whole(op: Op) -> Sequence[Value]:
+    """The operands that have the op's layout: all but the index of what is moved by one."""
+    return op.operands if opdef.get(op.name).moved is None else [o for o in op.operands if o.type.rank == op.operands[0].type.rank]
+
+
 def _bytes(t: TensorType) -> int:
     size = dims.product(t.shape)
     if not isinstance(size, int):
@@ -81,10 +87,13 @@ class _Choice:
             self.at[op.result] = _FREE
             for o in operands:
                 self._wanted(o, o.type)
-        elif image and (definition.layouts == "elementwise" or op.name in _FOLLOW) and all(_image(o.type) for o in operands):
+        elif image and (definition.layouts in ("elementwise", "moved") or op.name in _FOLLOW) and all(_image(o.type) for o in _whole(op)):
             node = self.at[op.result] = self.cut.node()
-            for o in operands:
-                self._beside(node, o)
+            for o, v in zip(operands, op.operands):
+                if v in _whole(op):
+                    self._beside(node, o)
+                else:
+                    self._wanted(o, v.type)
         elif image and definition.layouts == "channels_last" and all(_image(o.type) for o in operands):
             node = self.at[op.result] = self.cut.node()
             passes = definition.row_major(op) if definition.row_major is not None else ()
@@ -166,9 +175,13 @@ class _Rewrite:
 
     def _placed(self, op: Op, layout: Layout | None) -> None:
         """An op that has its layout by choice: the first operand says which, for the others that of an image counts where it would say something else."""
-        operands = [self.env[choice] for choice in map(self.choice.of, op.operands)]
         images = opdef.get(op.name).layouts == "channels_last"
-        wanted = [self._in(o, layout) if i == 0 or not images or layout is None else v for i, (o, v) in enumerate(zip(op.operands, operands))]
+        wanted = []
+        for i, o in enumerate(op.operands):
+            if images and i and layout is not None:
+                wanted.append(self.env[self.choice.of(o)])
+            else:
+                wanted.append(self._in(o, layout if o in _whole(op) else o.type.layout))
         t = op.result.type
         self._copy(op, wanted, [TensorType(t.shape, t.dtype, layout)], op.regions)
 
