@@ -1,7 +1,7 @@
 """The twenty convolutions of ResNet-18 (eleven distinct) at 224 x 224, one thread, float32: forward, gradient of the input, gradient of the weights, beside torch.
 
-The kernels are called through ctypes with pointers at hand, weights packed before; packing at each call is a row of its own. What they cost inside a compiled
-function is in the workloads of whole models.
+The kernels are called through ctypes with pointers at hand, weights packed before, as compiled functions keep them for tensors; packing at each call is a row of its own.
+What they cost inside a compiled function is in the workloads of whole models.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,12 @@ def _reference(kind: str, x: Any, w: Any, y: Any, s: int, p: int) -> Any:
 
 
 def _own(spec: ConvSpec, x: Any, w: Any, y: Any) -> list[Candidate]:
-    """The kernel, and the kernel after packing."""
+    """The kernel on weights that are kept packed, and the one that packs them in the call."""
+    rows = [_called(replace(spec, kept=spec.kind != "weight_grad"), x, w, y, OURS)]
+    return rows if spec.kind == "weight_grad" else [*rows, _called(spec, x, w, y, PACKING)]
+
+
+def _called(spec: ConvSpec, x: Any, w: Any, y: Any, name: str) -> Candidate:
     target = Target.native()
     made = emit(spec, target, "bench")
     symbols = [made.run, made.pack] if made.pack else [made.run]
@@ -141,14 +147,13 @@ def _own(spec: ConvSpec, x: Any, w: Any, y: Any) -> list[Candidate]:
         assert alive
         return [result]
 
-    if pack is None:
-        return [Candidate(OURS, lambda: kernel(*args), values)]
     def packing() -> None:
         pack(weights, packed)
         kernel(*args)
 
-    pack(weights, packed)
-    return [Candidate(OURS, lambda: kernel(*args), values), Candidate(PACKING, packing, values)]
+    if pack is not None:
+        pack(weights, packed)
+    return Candidate(name, packing if name == PACKING else lambda: kernel(*args), values)
 
 
 def _torch(kind: str, x: Any, w: Any, y: Any, s: int, p: int) -> list[Candidate]:
