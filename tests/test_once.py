@@ -33,6 +33,10 @@ def _gradient(b, y, w):
     return b.conv_input_grad(y, w, spatial=(15, 15), stride=(2, 2), padding=((1, 1), (1, 1)), dilation=(1, 1), groups=1)
 
 
+def _staged_gradient(b, y, w):
+    return b.conv_input_grad(y, w, spatial=(7, 7), stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1), groups=1)
+
+
 def _twice(b, x, w):
     return b.add(_conv(b, x, w), _conv(b, b.mul(x, x), w))
 
@@ -74,6 +78,9 @@ CASES = {
     "forward": (lambda b, x, w: _conv(b, x, w), [_t(2, 24, 13, 13), _t(40, 24, 3, 3)], (1,)),
     "channels_last": (lambda b, x, w: _conv(b, x, w, 2), [_t(2, 24, 13, 13, layout=LAST), _t(40, 24, 3, 3, layout=LAST)], (1,)),
     "staged": (lambda b, x, w: _conv(b, x, w), [_t(2, 160, 7, 7, layout=LAST), _t(161, 160, 3, 3)], (1,)),
+    "staged, few rows": (lambda b, x, w: _conv(b, x, w, 2), [_t(2, 160, 4, 4, layout=LAST), _t(161, 160, 3, 3)], (1,)),
+    "staged, float64": (lambda b, x, w: _conv(b, x, w), [_t(1, 120, 7, 7, dtype=float64), _t(90, 120, 3, 3, dtype=float64)], (1,)),
+    "staged gradient": (_staged_gradient, [_t(1, 160, 7, 7, layout=LAST), _t(160, 140, 3, 3)], (1,)),
     "float64": (lambda b, x, w: _conv(b, x, w), [_t(1, 24, 13, 13, dtype=float64), _t(40, 24, 3, 3, dtype=float64)], (1,)),
     "depthwise": (lambda b, x, w: _conv(b, x, w, 1, 144), [_t(1, 144, 14, 14, layout=LAST), _t(144, 1, 3, 3)], (1,)),
     "norm": (_normed, [_t(2, 24, 13, 13), _t(40, 24, 3, 3), _t(40), _t(40)], (1, 2, 3)),
@@ -129,8 +136,16 @@ def test_same_bits_on_threads(case: str) -> None:
     np.testing.assert_array_equal(Threads(func, constant=constant)(*args), Program(func)(*args))
 
 
+def test_large_weights_are_packed_before() -> None:
+    """They are packed block by block in a call that packs them, and whole where they are kept."""
+    func, constant = _func("staged")
+    assert "_pack" in str(lower(func, "f", Target.native()).funcs[0])
+    low = lower(func, "f", Target.native(), constant=constant)
+    assert low.module.kept.size == low.module.kept.jobs[0].at + 9 * 160 * 176 * 4 and "_pack" not in str(low.funcs[0])
+
+
 @pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("case", ["product", "product, float64", "layer", "forward", "norm"])
+@pytest.mark.parametrize("case", ["product", "product, float64", "layer", "forward", "staged", "norm"])
 def test_other_instruction_sets(case: str, machine: str) -> None:
     func, constant = _func(case)
     args, target = _arrays(func), Target.named(machine)

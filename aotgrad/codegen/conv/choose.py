@@ -9,11 +9,13 @@ from ..target import Target
 from .micro import Run, Tile, runs
 from .taps import TapSum
 
-__all__ = ["Plan", "Strip", "choose", "cycles", "even", "flattened", "shapes"]
+__all__ = ["BLOCK", "Plan", "Strip", "choose", "cycles", "even", "flattened", "shapes"]
 
 _MOST_ROWS = 8  # more rows at steps of 1 KiB and above evict each other from the first cache (0.5 to 0.7 of the speed)
 _NEAR, _NEAR_ROWS = 256, 16  # bytes from row to row below which there may be more: of one vector 8 are just as many as the multipliers are deep
 _L2_HALF = 640 << 10
+BLOCK = 640 << 10
+"""Bytes of a block of weights beside which the next one has room in the second cache."""
 _ROWS_BYTES = 128 << 10
 
 
@@ -29,7 +31,8 @@ class Strip:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one sum is computed. ``vectors``: a block of channels; ``unit``: rows of one unit of work; ``blocks_outside``: weights are the larger traffic."""
+    """How one sum is computed. ``vectors``: a block of channels; ``unit``: rows of one unit of work; ``blocks_outside``: weights are the larger traffic, ``ahead``: and
+    each block fetches the next."""
 
     sum: TapSum
     vec: Vec
@@ -37,6 +40,7 @@ class Plan:
     strips: tuple[Strip, ...]
     unit: int
     blocks_outside: bool
+    ahead: bool = False
 
     @property
     def block(self) -> int:
@@ -82,10 +86,15 @@ class Plan:
         """Bytes of the packed weights of a full block."""
         return self.sum.taps * self.sum.depth * self.vectors * self.vec.bytes
 
+    @property
+    def turns(self) -> range:
+        """Rows that share in fetching the next block: those at the border leave out taps, and stand aside where others are."""
+        return range(1, self.rows - 1) if self.rows > 2 else range(max(1, self.rows))
+
     def tile(self, strip: Strip, last: bool) -> Tile:
         """The tile of ``strip`` in a full or in the last block."""
         vectors, tail = self.last if last else (self.vectors, 0)
-        return Tile(strip.rows, vectors, tail, strip.runs)
+        return Tile(strip.rows, vectors, tail, strip.runs, self.block_bytes if self.ahead else 0, len(self.turns))
 
 
 def depthwise_shapes(target: Target, needed: int) -> list[tuple[int, int]]:
@@ -107,14 +116,16 @@ def cycles(rows: int, vectors: int) -> float:
     return max(rows * vectors / 2, (rows + vectors) / 2, 4.0) + 0.25
 
 
-def choose(ts: TapSum, target: Target) -> Plan:
-    """The tiles of the least cycles for ``ts``; of equal ones those that read the weights the least often."""
+def choose(ts: TapSum, target: Target, most: int | None = None) -> Plan:
+    """The tiles of the least cycles for ``ts``; of equal ones those that read the weights the least often. ``most``: bytes of a block, where that can be."""
     vec = Vec(ts.dtype, target.lanes(ts.dtype), target.fma)
     needed = max(1, -(-ts.width // vec.lanes))
     best: tuple[float, TapSum, int, int] | None = None
     for one in flattened(ts):
         near = one.axes[-1].mul * one.axes[-1].source <= _NEAR
         for rows, vectors in depthwise_shapes(target, needed) if ts.depthwise else shapes(target, _NEAR_ROWS if near else _MOST_ROWS):
+            if most is not None and vectors > 1 and ts.taps * ts.depth * vectors * vec.bytes > most:
+                continue
             if vectors > needed or (rows > one.axes[-1].count and rows > 1):
                 continue
             cost = _cost(one, vec, rows, vectors)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ..gemm.emit import Fn, Val, Vec
 from ..target import Target
-from .choose import Plan, choose
+from .choose import BLOCK, Plan, choose
 from .forward import RUN_PARAMS, STAGE_BYTES, sum_functions
 from .pack import PACK_PARAMS, Steps, pack_function
 from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
@@ -78,7 +78,9 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     sums = tap_sums(spec)
     plans, pieces = _in_turn([choose(ts, target) for ts in sums])
     outside = any(p.blocks_outside for p in plans)
-    plans, staged = [replace(p, blocks_outside=True) for p in plans] if outside else plans, outside and not spec.kept
+    staged = outside and not spec.kept
+    if outside:
+        plans = [replace(choose(p.sum, target, BLOCK) if spec.kept else p, blocks_outside=True, ahead=spec.kept and not p.sum.depthwise) for p in plans]
     vec = Vec(spec.dtype, target.lanes(spec.dtype), target.fma)
     texts, offsets, at = [], [], 0
     lane, k, group = (weight_strides(spec)[0], 0, 0) if is_depthwise(spec) else _weight_steps(spec)

@@ -47,13 +47,18 @@ def _block(name: str, plan: Plan, last: bool) -> list[str]:
     def row(v: list[str]) -> list[Val]:
         x, y, w, counts = _at_row(f, plan, v[0], y0, plan.tile(plan.strips[0], last).vectors)
         for s in plan.strips:
-            _strip(f, plan, s, names[plan.tile(s, last)], (x, w, y), counts)
+            _strip(f, plan, s, names[plan.tile(s, last)], (x, w, y), [*counts, *_ahead(f, plan, v[0])])
         return [f.add(v[0], 1)]
 
     f.loop([("i64", "%r0")], lambda v: f.cmp("slt", v[0], "%r1"), row)
     f.ret()
     f.end()
     return [*texts, f.text()]
+
+
+def _ahead(f: Fn, plan: Plan, row: str) -> list[Val]:
+    """Which share of the next block the tiles of a row fetch: so it comes from far away while this block computes."""
+    return [f.sub(row, plan.turns.start)] if plan.ahead else []
 
 
 def _at_row(f: Fn, plan: Plan, r: str, y: str, vectors: int) -> tuple[str, str, str, list[Val]]:
@@ -103,7 +108,7 @@ def _strip(f: Fn, plan: Plan, s: Strip, kernel: str, ptrs: tuple[str, str, str],
     """The calls of one strip's tiles."""
     a = plan.sum.axes[-1]
     x, w, y = ptrs
-    types = [ty for ty, _ in tile_params(plan.sum)]
+    types = [ty for ty, _ in tile_params(plan.sum, bool(plan.ahead))]
 
     def call(at: Val) -> None:
         xs = f.at(x, s.first * a.mul * a.source if at == 0 else f.add(f.mul(at, s.rows * a.mul * a.source), s.first * a.mul * a.source))

@@ -28,12 +28,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Tile:
-    """``rows`` outputs, ``vectors`` of channels, of which the last has ``tail`` valid lanes (0: all)."""
+    """``rows`` outputs, ``vectors`` of channels, of which the last has ``tail`` valid lanes (0: all). ``ahead``: bytes from w to the
+    next block, of which it fetches a share (``turn`` says which) of as many as there are ``turns``."""
 
     rows: int
     vectors: int
     tail: int
     runs: tuple[Run, ...]
+    ahead: int = 0
+    turns: int = 1
 
 
 def runs(ts: TapSum, first: int, rows: int) -> tuple[Run, ...]:
@@ -51,14 +54,14 @@ def runs(ts: TapSum, first: int, rows: int) -> tuple[Run, ...]:
     return tuple(out)
 
 
-def tile_params(ts: TapSum) -> list[tuple[str, str]]:
-    """x and w at the first valid tap of the outer dims, y at the first output, and the number of valid taps per outer dim."""
-    return [("ptr", p) for p in ("x", "w", "y")] + [("i64", f"n{i}") for i in range(len(ts.axes) - 1)]
+def tile_params(ts: TapSum, ahead: bool) -> list[tuple[str, str]]:
+    """x and w at the first valid tap of the outer dims, y at the first output, the number of valid taps per outer dim, and which share is fetched ``ahead``."""
+    return [("ptr", p) for p in ("x", "w", "y")] + [("i64", f"n{i}") for i in range(len(ts.axes) - 1)] + [("i64", "turn")] * ahead
 
 
 def tile_kernel(name: str, ts: TapSum, vec: Vec, tile: Tile) -> str:
     """The text of one tile kernel."""
-    f = Fn(name, tile_params(ts), attrs="noinline nounwind")
+    f = Fn(name, tile_params(ts, bool(tile.ahead)), attrs="noinline nounwind")
     if ts.depth * ts.taps >= 16 and ts.target.channel == vec.size:
         _fetch_early(f, ts, vec, tile)
     acc: list[Val] = [vec.zero] * (tile.rows * tile.vectors)
@@ -134,10 +137,13 @@ def _channels(f: Fn, ts: TapSum, vec: Vec, tile: Tile, run: Run, count: int, x: 
     row = axis.mul * axis.source
     used = range(run.low * nv, run.high * nv)
     unroll = _unroll(count, len(used))
+    fetched, distance = _share(f, vec, tile, unroll) if tile.ahead else ({}, "")
 
     def step(v: list[str]) -> tuple[list[Val], Val]:
         left, xk, wk, out = v[0], v[1], v[2], list[Val](v[3:])
         for u in range(unroll):
+            for line in fetched.get(u, ()):
+                f.raw(f"call void @llvm.prefetch.p0(ptr {f.at(f.at(wk, distance), 64 * line)}, i32 0, i32 2, i32 1)")
             ws = [vec.load(f, f.at(wk, (u * nv + j) * vec.bytes)) for j in range(nv)]
             for r in range(run.low, run.high):
                 b = vec.splat(f, vec.load_elem(f, f.at(xk, r * row + u * ts.source.channel)))
@@ -149,6 +155,17 @@ def _channels(f: Fn, ts: TapSum, vec: Vec, tile: Tile, run: Run, count: int, x: 
 
     done = f.do_loop([("i64", count), ("ptr", x), ("ptr", w), *((vec.type, acc[i]) for i in used)], step)[3:]
     return [*acc[:used.start], *done, *acc[used.stop:]]
+
+
+def _share(f: Fn, vec: Vec, tile: Tile, unroll: int) -> tuple[dict[int, list[int]], str]:
+    """The lines of the next block that a round of ``unroll`` steps fetches, by step, and their distance from its weights. What has no share fetches lines of its own."""
+    lines = max(1, unroll * tile.vectors * vec.bytes // 64)
+    each = -(-lines // tile.turns)
+    mine = f.both(f.cmp("sge", "%turn", 0), f.cmp("slt", "%turn", -(-lines // each)))
+    steps: dict[int, list[int]] = {}
+    for i in range(each):
+        steps.setdefault(i * unroll // each, []).append(i)
+    return steps, f.select(mine, f.add(f.mul("%turn", 64 * each), tile.ahead), 0)
 
 
 def _unroll(count: int, chains: int) -> int:
