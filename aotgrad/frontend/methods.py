@@ -400,7 +400,9 @@ def _array_table() -> dict[str, Any]:
 
 def _add(a: Any, b: Any) -> Any:
     if not modes.state.grad and type(a) in (Tensor, ArrayTensor) and type(b) is type(a) and a._data.dtype is b._data.dtype and a._data.dtype.kind == "f":
-        return a._wrap(np.asarray(np.add(a._data, b._data)))
+        x, y = a._data, b._data
+        if x.ndim < 2 or x.strides == y.strides and 1 not in x.shape:  # else strides are to be chosen
+            return a._wrap(np.asarray(np.add(x, y)))
     return run(TORCH["add"], {"input": a, "other": b})
 
 

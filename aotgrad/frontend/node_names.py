@@ -14,6 +14,7 @@ __all__ = ["node_name"]
 _NAMES = {
     "reorder": "PermuteBackward0", "movedim": "PermuteBackward0", "swap": "TransposeBackward0", "spread": "ExpandBackward0", "flatten": "ViewBackward0",
     "chunk": "SplitBackward0", "narrow": "SliceBackward0", "clip": "ClampBackward1", "tile": "RepeatBackward0", "norm": "LinalgVectorNormBackward0",
+    "constant_pad": "ConstantPadNdBackward0",
     "square": "PowBackward0", "log1p": "Log1PBackward0", "convert": "ToCopyBackward0", "to_float": "ToCopyBackward0", "to_double": "ToCopyBackward0",
 }
 _REDUCED = {"sum": ("SumBackward0", "SumBackward1"), "mean": ("MeanBackward0", "MeanBackward1"), "prod": ("ProdBackward0", "ProdBackward1"),

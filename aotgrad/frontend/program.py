@@ -188,12 +188,17 @@ def _plan(func: Func) -> list[Any]:
     slots: dict[Value, int] = {a: i for i, a in enumerate(func.args)}
     steps: list[tuple[Any, list[int], list[int], list[int]]] = []
     last: dict[int, int] = {}
+    dense = _spread(func)
     for n, op in enumerate(func.body.ops):
         where = [slots[o] for o in op.operands]
         for r in op.results:
             slots[r] = len(slots)
         last.update((i, n) for i in (*where, *(slots[r] for r in op.results)))
         fn = _implementation(op) if op.name != "full" or op.result in func.outputs else _splat(op)
+        if op.name == "broadcast" and op.result in dense:
+            fn = _filled(fn)
+        elif op.name == "broadcast" and op.result in func.outputs and 1 in op.result.type.shape:
+            fn = functools.partial(_expanded, op.attrs["shape"], op.attrs["dims"])
         steps.append((fn, where, [slots[r] for r in op.results], []))
     outs = [slots[o] for o in func.outputs]
     for i, n in last.items():
@@ -216,6 +221,34 @@ def _into(op: Op, k: int) -> Callable[..., Any]:
     """The op with its result in the memory of operand ``k``, which nobody reads again."""
     ref: Any = opdef.get(op.name).ref
     return _laid_out(op, lambda *xs: ref(*xs, out=xs[k]))
+
+
+def _spread(func: Func) -> set[Value]:
+    """Results that are broadcasts of something computed: they have memory of their own, as in PyTorch. Those of an argument show its memory."""
+    found: set[Value] = set()
+    for out in func.outputs:
+        way, v = [], out
+        while v.op is not None and v.op.name in _VIEWS:
+            way.append(v)
+            v = v.op.operands[0]
+        if v.op is not None:
+            found.update(w for w in way if w.op is not None and w.op.name == "broadcast")
+    return found
+
+
+_VIEWS = frozenset(("broadcast", "reshape", "permute"))
+
+
+def _expanded(shape: Sequence[int], dims: Sequence[int], x: Any) -> Any:
+    return mf.broadcast(x, shape, dims)
+
+
+def _filled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Any) -> Any:
+        out = fn(x)
+        return mf.copy_to_strides(out, mf.pointwise_strides(out.shape, [_strides(out)], False)) if 0 in out.strides else out
+
+    return run
 
 
 def _splat(op: Op) -> Callable[..., Any]:

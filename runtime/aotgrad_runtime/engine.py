@@ -47,14 +47,21 @@ class _Run:
             if type(node._saved) is _Freed:
                 raise AotgradRuntimeError(tape.FREED_TEXT)
 
-    def put(self, node: Node, index: int, ct: Any) -> None:
-        """Adds a cotangent, or None, to what has arrived for an output of ``node``."""
+    def put(self, node: Node, index: int, ct: Any, among: Sequence[Any] = ()) -> None:
+        """Adds a cotangent, or None, to what has arrived for an output of ``node``. ``among``: what else came with it."""
         buffer = self.buffers.get(node)
         if buffer is None:
             buffer = self.buffers[node] = [None] * node.outputs
         if ct is not None:
             old = buffer[index]
-            buffer[index] = ct if old is None else tape.installed.add(old, ct)
+            if old is None:
+                buffer[index] = ct
+            elif 1 not in old.shape:
+                buffer[index] = tape.installed.add(old, ct)
+            else:
+                box, buffer[index] = [old], None
+                del old
+                buffer[index] = tape.add_up(box, ct, among)
 
 
 def _count(starts: list[Node]) -> dict[Node, int]:
@@ -149,7 +156,7 @@ def _run(run: _Run, starts: list[Node]) -> None:
             if ct is not None and child not in buffers and child.outputs == 1:  # type: ignore[union-attr]
                 buffers[child] = [ct]  # type: ignore[index]
             else:
-                put(child, index, ct)  # type: ignore[arg-type]
+                put(child, index, ct, grads)  # type: ignore[arg-type]
             waiting[child] = left = left - 1  # type: ignore[index]
             if not left:
                 ready.append(child)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 from .errors import AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
-    "MemoryFormat", "channels_last", "channels_last_3d", "contiguous_format", "copy_to_strides", "empty", "format_strides", "is_contiguous",
+    "MemoryFormat", "broadcast", "channels_last", "channels_last_3d", "contiguous_format", "copy_to_strides", "empty", "format_strides", "is_contiguous",
     "is_non_overlapping_and_dense", "pointwise_strides", "preserve_format", "preserved_strides", "suggest_memory_format",
 ]
 
@@ -190,6 +190,25 @@ def pointwise_strides(shape: Sequence[int], operands: Sequence[Strides], same: b
         return first
     order = _order(shape, operands)
     return _dense_strides(shape, order, 1 if order == list(range(len(shape) - 1, -1, -1)) else 0)
+
+
+def broadcast(x: np.ndarray[Any, Any], shape: Sequence[int], dims: Sequence[int]) -> np.ndarray[Any, Any]:
+    """``x`` with its dims at ``dims`` of ``shape`` and repeated elsewhere, without a copy. Dims of size 1 have the strides that PyTorch's ``expand`` gives them."""
+    sizes, strides = [1] * len(shape), [-1] * len(shape)
+    for d, n, s in zip(dims, x.shape, x.strides):
+        sizes[d], strides[d] = n, s
+    out = np.broadcast_to(np.reshape(x, sizes), shape)
+    if not x.ndim:
+        return out
+    first = min(dims, default=len(shape))  # dims put in among those of ``x`` step over what follows there, those in front over what is repeated
+    for d in reversed(range(len(shape))):
+        if d not in dims:
+            after = shape if d < first else sizes
+            strides[d] = after[d + 1] * strides[d + 1] if d + 1 < len(shape) else x.itemsize
+        if d <= first and sizes[d] != shape[d]:
+            strides[d] = 0
+    wanted = tuple([s if n == m else 0 for s, n, m in zip(strides, sizes, shape)])
+    return out if out.strides == wanted else as_strided(x, tuple(shape), wanted, writeable=False)
 
 
 def empty(shape: Sequence[int], dtype: Any, strides: Strides | None = None) -> np.ndarray[Any, Any]:

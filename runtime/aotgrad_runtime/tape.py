@@ -7,7 +7,7 @@ import functools
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -536,11 +536,35 @@ def _owned(box: list[Any], like: Value) -> Any:
     ct, refs, data_refs = _take(box)
     data, model = ct._data, like._data
     strides = model.strides
-    if data.strides == strides and data.base is None and data.flags.writeable and (refs, data_refs) == _ALONE and type(ct) is like._value_type:
+    alone = (refs, data_refs) == _ALONE
+    if data.strides == strides and data.base is None and data.flags.writeable and alone and type(ct) is like._value_type:
         return ct
     size = model.itemsize
     given = tuple([s // size for s in strides])
-    return like._wrap(mf.copy_to_strides(data, given if mf.is_non_overlapping_and_dense(model.shape, given) else mf.format_strides(model.shape)))
+    dense = mf.is_non_overlapping_and_dense(model.shape, given)
+    wanted = given if dense else mf.format_strides(model.shape)
+    if 1 in model.shape and refs == _ALONE[0]:  # PyTorch takes it over as it is: strides of single elements are those it has
+        found = tuple([s // size for s in data.strides])
+        if all(s == w if n != 1 else s or not dense for n, s, w in zip(model.shape, found, wanted)):
+            wanted = found
+            if alone and data.base is None and data.flags.writeable and type(ct) is like._value_type:
+                return ct
+    return like._wrap(mf.copy_to_strides(data, wanted))
+
+
+def add_up(box: list[Any], ct: Any, among: Sequence[Any]) -> Any:
+    """The sum of the cotangent in ``box`` and ``ct``. As in PyTorch it has the strides of the first, also of single elements, where nobody holds that (but ``among``)."""
+    old, refs, _ = _take(box)
+    out = installed.add(old, ct)
+    if not old._concrete or not out._concrete or modes.state.grad:
+        return out
+    if old is not ct and type(old._data.base) is not np.ndarray and refs == _ALONE[0] + sum(g is old for g in among):
+        strides = old._data.strides
+        item = old._data.itemsize
+        given = tuple([s // item for s in strides])
+        if out._data.strides != strides and out.shape == old.shape and mf.is_non_overlapping_and_dense(old.shape, given):
+            return out._wrap(mf.copy_to_strides(out._data, given))
+    return out
 
 
 def _add_in_place(grad: Value, ct: Value) -> None:
