@@ -716,3 +716,30 @@ def test_random_writes_through_views(seed: int) -> None:
     dx = np.random.default_rng(seed + 100).normal(size=(3, 3))
     moved = ag.jvp(lambda x, s: scribble(seed, ag, x, s), (f64(ag, values), f64(ag, 1.5)), (f64(ag, dx), f64(ag, 0.7)))[1]
     np.testing.assert_allclose(moved.item(), (found[1] * dx).sum() + 0.7 * found[2], rtol=1e-10)
+
+
+def test_modes_and_flags_take_bools_alone() -> None:
+    """torch's type of error, and nothing is switched."""
+    def marks(m: Any) -> Any:
+        class Marks(m.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                ctx.set_materialize_grads(1)
+                return x * 1
+
+        return Marks.apply(f64(m, X22))
+
+    for lines in (lambda m: m.set_grad_enabled(0), lambda m: m.set_grad_enabled("a"), lambda m: m.autograd.set_multithreading_enabled(1), marks,
+                  lambda m: f64(m, X22).requires_grad_(3), lambda m: setattr(f64(m, X22), "requires_grad", 1)):
+        assert same(lines)[0] == "error"
+        assert ag.is_grad_enabled()
+
+
+def test_names_of_the_modules_of_modes() -> None:
+    for m in modules():
+        assert m.autograd.grad_mode.no_grad is m.no_grad and m.autograd.grad_mode.inference_mode is m.inference_mode
+        assert m.autograd.anomaly_mode.detect_anomaly is m.autograd.detect_anomaly
+        x = f64(m, [3.0], True)
+        with m.autograd.set_multithreading_enabled(False):
+            (x * x).sum().backward()
+        assert x.grad.tolist() == [6.0]

@@ -12,8 +12,9 @@ from aotgrad.frontend.backward import backward
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from aotgrad_runtime.tape import Node
 
-from . import forward_ad, function, graph
+from . import anomaly_mode, forward_ad, function, grad_mode, graph
 from .function import Function
+from .grad_mode import set_multithreading_enabled
 from .gradcheck import gradcheck, gradgradcheck
 from .gradients import grad
 
@@ -21,10 +22,8 @@ if _TYPE_CHECKING:
     from . import functional, profiler
 
 __all__ = [
-    "Function", "Node", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function", "functional", "grad", "gradcheck", "gradgradcheck", "graph",
-    "inference_mode",
-    "no_grad", "profiler",
-    "set_detect_anomaly", "set_grad_enabled",
+    "Function", "Node", "anomaly_mode", "backward", "detect_anomaly", "enable_grad", "forward_ad", "function", "functional", "grad", "grad_mode", "gradcheck",
+    "gradgradcheck", "graph", "inference_mode", "no_grad", "profiler", "set_detect_anomaly", "set_grad_enabled", "set_multithreading_enabled",
 ]
 
 

@@ -66,7 +66,9 @@ class FunctionCtx:
 
     def set_materialize_grads(self, value: bool) -> None:
         """``False``: gradients that are structurally zero reach ``backward`` as None, not as zeros."""
-        self.materialize_grads = bool(value)
+        if not isinstance(value, bool):
+            raise AotgradTypeError(f"set_materialize_grads(): argument 'value' must be bool, not {type(value).__name__}")
+        self.materialize_grads = value
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:

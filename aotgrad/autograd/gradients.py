@@ -75,7 +75,7 @@ def _at_once(outs: list[Any], ins: list[Any], cts: list[Any], options: dict[str,
         return engine.grad(outs, ins, full, retain_graph=True, **{**options, "create_graph": True})
 
     try:
-        with modes.set_grad_enabled(options["create_graph"]):
+        with modes.set_grad_enabled(bool(options["create_graph"])):
             found = vmap(one)(*[cts[i] for i in live])
     except Exception:  # the loop says what is wrong, or can do it
         return None

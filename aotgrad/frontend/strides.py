@@ -76,7 +76,7 @@ class Gradients(Program):
 def made(public: Public, func: Func, name: str, runner: Any, view: tuple[Any, ...] | None, arguments: dict[str, Any]) -> Program:
     """The program of an eager call on tensors."""
     out = Arranged(func, name, runner, view)
-    out.public = public, {k: v for k, v in arguments.items() if not isinstance(v, Tensor)}
+    out.public = public, {k: arguments.get(k) for k in ("dim", "dims")}  # a program is kept: no tensors
     out.arrange = _rule(public, func, view, arguments)
     return out
 

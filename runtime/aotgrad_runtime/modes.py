@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from . import forks
+from .errors import AotgradTypeError
 
 __all__ = [
     "differentiating", "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "note", "noting", "restricted_address",
@@ -228,10 +229,14 @@ class differentiating(_Mode):
 
 
 class set_grad_enabled(_Mode):
-    """Switches recording on or off at once, and back at the end of the block when used as a context manager or decorator."""
+    """Switches recording on or off at once, and back at the end of the block when used as a context manager or decorator. Raises ``AotgradTypeError``, and switches
+    nothing, for what is no bool.
+    """
 
     def __init__(self, mode: bool) -> None:
-        self.mode = bool(mode)
+        if not isinstance(mode, bool):
+            raise AotgradTypeError(f"set_grad_enabled(): argument 'enabled' (position 1) must be bool, not {type(mode).__name__}")
+        self.mode = mode
         super().__enter__()
         self._entered = False
 

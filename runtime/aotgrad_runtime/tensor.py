@@ -256,6 +256,8 @@ class Tensor(Value, TensorMethods):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise AotgradRuntimeError(f"requires_grad must be a bool, not {type(value).__name__}")
         if self._node is not None:
             if value:
                 return
@@ -269,7 +271,9 @@ class Tensor(Value, TensorMethods):
         self._requires_grad = bool(value)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Sets ``requires_grad`` and returns the tensor."""
+        """Sets ``requires_grad`` and returns the tensor. Raises ``AotgradTypeError`` for what is no bool."""
+        if not isinstance(requires_grad, bool):
+            raise AotgradTypeError(f"requires_grad_(): argument 'requires_grad' (position 1) must be bool, not {type(requires_grad).__name__}")
         self.requires_grad = requires_grad
         return self
 
