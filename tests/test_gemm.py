@@ -34,12 +34,32 @@ class Gemm:
     def __init__(self, name: str, dtype: str) -> None:
         target = Target.named(name)
         made = gemm.module(dtype, target)
-        so = elf.link_shared([llvm.compile_object(made.text, target, passes="none")], list(made.symbols), "libgemm.so")
+        symbols = [*made.symbols, *(f"ag_gemm_{dtype}_{s}" for s in ("pack", "kept"))]
+        so = elf.link_shared([llvm.compile_object(made.text, target, passes="none")], symbols, "libgemm.so")
         self.library = load_bytes(so)
         i, p = ctypes.c_int64, ctypes.c_void_p
-        run, size = (self.library.address(s) for s in made.symbols)
+        run, size, pack, kept = (self.library.address(s) for s in symbols)
+        self.kept = ctypes.CFUNCTYPE(ctypes.c_int32, i, i, i, p, i, i, p, i, i, p, i, i, p, p, p, p, p, p)(kept)
         self.run = ctypes.CFUNCTYPE(ctypes.c_int32, i, i, i, p, i, i, p, i, i, p, i, i, p, p, p, p, p)(run)
         self.workspace = ctypes.CFUNCTYPE(i, *[i] * 7)(size)
+        self.pack = ctypes.CFUNCTYPE(None, i, i, p, i, i, p, i, i)(pack)
+        self.config = gemm.config(dtype, target)
+
+    def with_packed(self, a, b, c, accumulate, order):
+        """The product with B packed before, its strips in ``order``; no byte outside of what a packed B takes is touched."""
+        (m, k), n, size, cfg = a.shape, b.shape[1], a.itemsize, self.config
+        sa, sb = ([s // size for s in x.strides] for x in (a, b))
+        room = Guarded(int(gemm.packed_bytes(cfg, n, k)))
+        room.fill_nan()
+        packed = room.end - room.size
+        for i in order(-(-n // cfg.strip)):
+            self.pack(n, k, b.ctypes.data, *sb, packed, i, i + 1)
+        scratch = Guarded(self.workspace(m, n, k, *sa, *sb) + 64)
+        start = scratch.end - scratch.size
+        status = self.kept(m, n, k, a.ctypes.data, *sa, b.ctypes.data, *sb, c.ctypes.data, c.strides[0] // size, accumulate, start + -start % 64, *[None] * 4, packed)
+        scratch.close()
+        room.close()
+        return status
 
     def __call__(self, a, b, c, accumulate=0, epilogue=None, poll=None):
         (m, k), n, size = a.shape, b.shape[1], a.itemsize
@@ -104,6 +124,21 @@ def test_shapes_and_strides(name, dtype):
             margin = room[:, n:].copy()
             check(g, a, b, room[:, :n], int(rng.integers(2)))
             assert np.array_equal(room[:, n:], margin)
+
+
+@cases
+@pytest.mark.parametrize("shape", [(9, 9, 1), (9, 33, 17), (3, 40, 20), (40, 3, 20), (1, 9, 9), (16, 130, 70), (70, 64, 129), (130, 515, 1100), (16, 1030, 3)])
+def test_a_packed_operand_changes_no_bit(name, dtype, shape):
+    """Strips are packed in any order, each once or twice, from any strides."""
+    rng, g = np.random.default_rng(5), get(name, dtype)
+    m, n, k = shape
+    for kind_a, kind_b, accumulate in itertools.product(("rows", "cols"), ("rows", "cols", "steps", "back"), (0, 1)):
+        a, b = matrix(rng, m, k, kind_a, NP[dtype]), matrix(rng, k, n, kind_b, NP[dtype])
+        start = rng.standard_normal((m, n)).astype(NP[dtype])
+        want, got = start.copy(), start.copy()
+        assert g(a, b, want, accumulate) == 0
+        assert g.with_packed(a, b, got, accumulate, lambda count: [*reversed(range(count)), 0]) == 0
+        assert np.array_equal(want, got), (kind_a, kind_b, accumulate)
 
 
 @cases

@@ -506,11 +506,11 @@ class KernelBuilder:
         self.call(callee, [*operands, *before, *([] if workspace is None else [workspace]), *first, *captures], (),
                   {"ag.workspace": workspace is not None, **({} if packed is None else {"ag.packed": True})})
 
-    def gemm_pack(self, n: Index, k: Index, b: tuple[Value, Index, Index, Index], to: tuple[Value, Index]) -> None:
-        """B [k, n] (buffer, offset, row stride, column stride) into a byte buffer, for ``gemm``."""
+    def gemm_pack(self, n: Index, k: Index, b: tuple[Value, Index, Index, Index], to: tuple[Value, Index], strips: tuple[Index, Index]) -> None:
+        """Strips of B [k, n] (buffer, offset, row stride, column stride), from the first up to the second, into a byte buffer, for ``gemm``."""
         dtype = as_ktype(b[0].type).dtype
         assert dtype is not None
-        self.call(f"ag_gemm_{dtype.mlir}_pack", [self.index(n), self.index(k), b[0], *map(self.index, b[1:]), to[0], self.index(to[1])])
+        self.call(f"ag_gemm_{dtype.mlir}_pack", [self.index(n), self.index(k), b[0], *map(self.index, b[1:]), to[0], self.index(to[1]), *map(self.index, strips)])
 
     def ret(self, *values: Value) -> None:
         """Ends the function; without values, with status 0."""

@@ -12,7 +12,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError,
 from aotgrad_runtime.records import record
 
 from ..ir import dims
-from ..ir.core import Block, Func, Value, walk
+from ..ir.core import Block, Func, Op, Value, walk
 from ..ir.transforms.custom import runnable
 from ..ir.transforms.layout import Layouts
 from . import later
@@ -49,6 +49,7 @@ class Module:
     threads: int = 1  # how many may share the loops of a nest
     regions: list[dict[str, Any]] | None = None  # of a build for profiling: the kernels that report their borders
     steps: list[Step] | None = None  # what kernels cost, where that is asked for
+    packed: dict[Op, Any] = field(default_factory=dict)  # products whose right operand is packed already, and where
     kept: Kept | None = None  # what is computed once, where arguments are constant
 
     def location(self, loc: Any) -> int:

@@ -16,6 +16,7 @@ from .fusion import Kern, analyse, size_one
 from .kernel import register
 from .loops import scalar_of
 from .lowering_index import as_size, elementwise
+from .lowering_packed import fixed_in_loop
 from .nest import Context
 
 __all__ = ["cond", "scan"]
@@ -61,6 +62,7 @@ class _Scan:
         spare = {j: cx.work.take(op.results[j].type.dtype, op.results[j].type.size) for j in self.double}
         start = [scalar_of(cx, self.item, op.operands[self.nc + j]) for j in self.scalars]
         self.consts = {i: scalar_of(cx, self.item, op.operands[i]) for i in range(self.nc) if _one(op.operands[i])}
+        packed = self._pack()
         first = {j: self._start(j) for j in self.double}
         init = [*start, *(a.store.mem for a in first.values()), *(s.mem for s in spare.values())]
         with kb.for_(0, kb.dim(op.attrs["length"]), init=init, poll=_POLL) as lp:
@@ -71,10 +73,19 @@ class _Scan:
             self._deliver(j, x)
         for j, mem in zip(self.double, lp.results[n:n + len(self.double)]):
             self._settle(j, mem)
-        for s in (*spare.values(), *self.copies.values()):
+        for s in (*spare.values(), *self.copies.values(), *packed):
             cx.work.give_back(s)
         cx.report.append({"kind": "scan", "length": op.attrs["length"], "in place": len(self.plan.in_place), "double": len(self.double),
                           "registers": len(self.scalars)})
+
+    def _pack(self) -> list[Store]:
+        """Packs what products of every round multiply with."""
+        if self.op.attrs["length"] == 1:
+            return []
+        fixed = {self.body.args[p]: self.cx.buffers.access(self.item, self.op.operands[p]) for p in range(self.nc) if p not in self.consts}
+        found = fixed_in_loop(self.cx, self.plan, fixed)
+        self.cx.module.packed.update(found)
+        return list(dict.fromkeys(x.store for x in found.values() if x.store is not None))
 
     def _start(self, j: int) -> Access:
         """The carry's own buffer where it begins at element 0 and is dense; else a copy in the workspace."""

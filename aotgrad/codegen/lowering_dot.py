@@ -21,6 +21,7 @@ from .kernel import Index, KernelBuilder, as_ktype, helper, register
 from .kernel_types import INDEX
 from .loops import NestEmitter
 from .lowering_index import as_size, place_of, rounds
+from .lowering_packed import Packed, both, more_than_few, pack_here
 from .nest import Context
 from .once import Kept
 from .report import describe
@@ -29,7 +30,7 @@ from .sharing import apart
 __all__ = ["dot", "dot_nest", "workspace_bound"]
 
 _SMALL = 8
-_ROW_BLOCK, _LONG = 48, 1024  # rows of the smallest part of a product; where it packs B
+_ROW_BLOCK = 48  # rows of the smallest part of a product
 _BATCH, _SMALL_BATCH = 8, 1024  # products of a batch between two questions whether to stop
 _KEEP = 1 << 14  # bytes of B from which it is packed once where it is constant
 _ROWS = 16  # likewise rows of a product made by loops
@@ -39,8 +40,8 @@ def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike], strides: 
     """At least the bytes of scratch that ``ag_gemm`` asks for (its ``_workspace``), for M, N, K and the strides of A and B. ``kept``: B is packed before."""
     (m, n, k), ((_, columns_a), (rows_b, columns_b), *_) = sizes, strides
     cfg, item = gemm.config(dtype.mlir, target), dtype.itemsize
-    pack_a = 0 if columns_a == 1 else _some(k * m * item - cfg.pack_a_bytes) * _some(n - cfg.strip)
-    pack_b = 1 if 1 not in (rows_b, columns_b) else _some(k * n * item - cfg.pack_b_bytes) * _some(m - 16)
+    pack_a = 0 if columns_a == 1 else _packs(k * m * item, n, (cfg.pack_a_bytes, cfg.strip), (cfg.much, cfg.often[1] - 1))
+    pack_b = 1 if 1 not in (rows_b, columns_b) else _packs(k * n * item, m, (cfg.pack_b_bytes, 16), (cfg.much, cfg.often[0] - 1))
     if columns_b != 1 and rows_b == 1:
         pack_b = dims.maximum(pack_b, _some(m - cfg.row_dots))
     pack_b = 0 if kept else pack_b
@@ -59,6 +60,11 @@ def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike], strides: 
 def _some(count: DimLike) -> DimLike:
     """1 where there are any, else 0."""
     return dims.minimum(1, dims.maximum(0, count))
+
+
+def _packs(size: DimLike, reads: DimLike, *limits: tuple[int, int]) -> DimLike:
+    """1 where one of the limits on a matrix's bytes and on how often it is read is passed, else 0."""
+    return functools.reduce(dims.maximum, [_some(size - much) * _some(reads - often) for much, often in limits])
 
 
 def _up(size: DimLike, step: int) -> DimLike:
@@ -90,12 +96,17 @@ class _Product:
         self.epilogue = _block_function(cx, e) if e is not None else None
         self.threads = 1 if self.small or cx.module is None else self._threads()
         units = _units(self.sizes, [x.strides[-2:] for x in self.arrays])
-        self.packed = None if self.small else self._packed(units)
-        bound = 0 if self.small else workspace_bound(t.dtype, cx.target, self.sizes, units, self.packed is not None)
+        self.packed = None if self.small else self._kept(units) or (cx.module.packed.get(op) if cx.module is not None else None)
+        shared = self._shared(units)
+        ready = shared is True or (self.packed is not None and self.packed.ready is True)
+        bound = 0 if self.small else workspace_bound(t.dtype, cx.target, self.sizes, units, ready)
         self.room: DimLike = dims.floordiv(bound + 63, 64) * 64
         self.work = None if self.small else cx.work.take_bytes(self.room * self.threads)
+        self.own = None
+        if shared is not False:
+            self.packed = self.own = pack_here(cx, self.arrays[1], (self.sizes[2], self.sizes[1]), shared, self.threads)
 
-    def _packed(self, units: Sequence[tuple[DimLike, DimLike]]) -> int | None:
+    def _kept(self, units: Sequence[tuple[DimLike, DimLike]]) -> Packed | None:
         """Where B is packed once, for products that read it by strips; None where it is read as it is. The order of sums is the same."""
         kept: Kept | None = self.cx.module.kept if self.cx.module is not None else None
         b, (m, n, k) = self.arrays[1], self.sizes
@@ -106,9 +117,22 @@ class _Product:
             return None
 
         def pack(kb: KernelBuilder, b: Access, to: tuple[Value, Value]) -> None:
-            kb.gemm_pack(n, k, (b.store.mem, kb.dim(b.base), kb.dim(rows), kb.dim(columns)), to)
+            kb.gemm_pack(n, k, (b.store.mem, kb.dim(b.base), kb.dim(rows), kb.dim(columns)), to, (0, -(-n // cfg.strip)))
 
-        return kept.packed(b, (n, k), gemm.packed_bytes(cfg, n, k), pack, "packed operands of products")
+        at = kept.packed(b, (n, k), int(gemm.packed_bytes(cfg, n, k)), pack, "packed operands of products")
+        return Packed(kept.mem, at, True, gemm.packed_column(cfg, k))
+
+    def _shared(self, units: Sequence[tuple[DimLike, DimLike]]) -> bool | Value:
+        """Whether threads share a packed B: where each of their parts would pack what it reads, and the product is the only one."""
+        (m, n, k), kb = self.sizes, self.cx.kb
+        if self.threads == 1 or self.packed is not None or any(d != 1 for d in self.lead):
+            return False
+        cfg, column, size = gemm.config(self.dtype.mlir, self.cx.target), units[1][1], n * k * self.dtype.itemsize
+        large: bool | Value = True
+        if not isinstance(column, int) or column in (0, 1):
+            much = size > cfg.much if isinstance(size, int) else kb.cmp("gt", kb.dim(size), cfg.much)
+            large = both(self.cx, much, m >= cfg.often[0] if isinstance(m, int) else kb.cmp("ge", kb.dim(m), cfg.often[0]))
+        return both(self.cx, large, both(self.cx, more_than_few(self.cx, m), more_than_few(self.cx, n)))
 
     def _cost(self) -> DimLike:
         """Picoseconds, roughly: two per byte of a product of elements, and what moves A and B."""
@@ -139,6 +163,8 @@ class _Product:
                 self._one([*[0] * batch, as_size(cx, lp.iv), *at])
         if self.work is not None:
             cx.work.give_back(self.work)
+        if self.own is not None and self.own.store is not None:
+            cx.work.give_back(self.own.store)
 
     def _parts(self, at: list[DimLike]) -> None:
         """One product by blocks of columns, then of rows. Blocks are whole strips: a part has more than 8 rows or columns where the whole has."""
@@ -157,22 +183,17 @@ class _Product:
     def _grid(self, wide: Index, high: Index) -> tuple[Index, Index]:
         """Parts across and down, of so many strips of columns and blocks of rows.
 
-        Where B is packed, every part packs what it reads: columns are cut, but no narrower than a cache block unless there are more threads, as A is read again for
-        each. Where B is read in place, rows are cut first.
+        Rows are cut first: B is read in place, or was packed for all parts. What adds over rows is cut by columns alone, no narrower than a cache block unless there are
+        more threads, as A is read again for each.
         """
         kb, cfg = self.cx.kb, gemm.config(self.dtype.mlir, self.cx.target)
-        _, n, k = self.sizes
+        n = self.sizes[1]
         want = kb.max(kb.min(kb.div(kb.dim(self._cost()), sharing.GRAIN), 4 * self.threads), 1)
         blocks = kb.max(kb.div(kb.dim(n), cfg.nc), kb.min(self.threads, wide))
         if not self._may_cut()[0]:
             return kb.min(want, blocks), 1
-        column = self.arrays[1].strides[-1]
-        spread, size = isinstance(column, int) and column not in (0, 1), n * k * self.dtype.itemsize
-        packed = spread or size > cfg.pack_b_bytes if spread or isinstance(size, int) else kb.cmp("gt", kb.dim(size), cfg.pack_b_bytes)
-        packed = packed if self.packed is None else False  # by a part: it was packed before all
-        across, down = kb.min(want, blocks), kb.min(want, high)
-        rest = kb.min(_left(kb, want, across), kb.max(kb.div(kb.mul(high, _ROW_BLOCK), _LONG), 1)), kb.min(_left(kb, want, down), blocks)
-        return _either(kb, packed, across, rest[1]), _either(kb, packed, rest[0], down)
+        down = kb.min(want, high)
+        return kb.min(_left(kb, want, down), blocks), down
 
     def _may_cut(self) -> tuple[bool, bool]:
         """Whether rows, and columns, may be cut: what reads the blocks must not add across the cut."""
@@ -203,8 +224,8 @@ class _Product:
             for x in touched:
                 parts[x] = parts[x] + first * strides[x][axis]
             origin = (bounds[0], origin[1]) if axis == 0 else (origin[0], bounds[0])
-        packed = None if self.packed is None else cx.kb.add(self.packed, cx.kb.mul(origin[1], cx.kb.dim(self.sizes[2] * self.dtype.itemsize)))
-        _gemm(cx, sizes, self.arrays, parts, strides, self._scratch(), self.epilogue, origin, packed)
+        column = 0 if self.packed is None else cx.kb.add(self.packed.at, cx.kb.mul(origin[1], cx.kb.dim(self.packed.column)))
+        _gemm(cx, sizes, self.arrays, parts, strides, self._scratch(), self.epilogue, origin, self.packed, column)
 
     def _scratch(self) -> Value:
         """The thread's own part of the workspace."""
@@ -219,12 +240,6 @@ class _Product:
 def _left(kb: Any, want: Index, have: Index) -> Index:
     """How many times ``have`` it takes to get ``want``."""
     return kb.div(kb.add(want, kb.sub(have, 1)), have)  # type: ignore[no-any-return]
-
-
-def _either(kb: Any, condition: bool | Value, a: Index, b: Index) -> Index:
-    if isinstance(condition, bool):
-        return a if condition else b
-    return kb.select(condition, a, b)  # type: ignore[no-any-return]
 
 
 def _bounds(kb: Any, i: Index, parts: Index, blocks: Index, block: int, size: Index) -> tuple[Index, Index]:
@@ -320,16 +335,27 @@ def _units(sizes: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> li
 
 
 def _gemm(cx: Context, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]], work: Value,
-          epilogue: tuple[str, Sequence[Value]] | None, origin: tuple[Index, Index], packed: Index | None) -> None:
-    """``packed``: where B is in the block of what is computed once; B itself is read where a row alone comes, or few of them."""
+          epilogue: tuple[str, Sequence[Value]] | None, origin: tuple[Index, Index], packed: Packed | None, column: Index) -> None:
+    """``packed``: B once more, packed, and the byte where these columns begin; B itself is read where a row alone comes, or few of them."""
     kb = cx.kb
     (rows_a, cols_a), (rows_b, cols_b), (rows_c, _) = _units(sizes, strides)
-    unread = packed is not None and isinstance(sizes[0], int) and sizes[0] > 1
+    name, captures = epilogue or (None, ())
+    unread = packed is not None and packed.store is None and isinstance(sizes[0], int) and sizes[0] > 1
     mems = [x.store.mem if i != 1 or not unread else xs[0].store.mem for i, x in enumerate(xs)]
     at = [kb.dim(x) if i != 1 or not unread else 0 for i, x in enumerate(bases)]
-    kb.gemm([kb.dim(d) for d in sizes], (mems[0], at[0], kb.dim(rows_a), kb.dim(cols_a)), (mems[1], at[1], kb.dim(rows_b), kb.dim(cols_b)),
-            (mems[2], at[2], kb.dim(rows_c)), work, epilogue=epilogue[0] if epilogue else None, captures=epilogue[1] if epilogue else (), origin=origin,
-            packed=None if packed is None else (cx.module.kept.mem, packed))
+
+    def run(ready: Packed | None) -> None:
+        kb.gemm([kb.dim(d) for d in sizes], (mems[0], at[0], kb.dim(rows_a), kb.dim(cols_a)), (mems[1], at[1], kb.dim(rows_b), kb.dim(cols_b)),
+                (mems[2], at[2], kb.dim(rows_c)), work, epilogue=name, captures=captures, origin=origin, packed=None if ready is None else (ready.mem, column))
+
+    if packed is None or packed.ready is True:
+        run(packed)
+    elif isinstance(packed.ready, Value):
+        with kb.if_(packed.ready) as br:
+            with br.then():
+                run(packed)
+            with br.orelse():
+                run(None)
 
 
 def _small(cx: Context, dtype: Any, sizes: Sequence[DimLike], xs: Sequence[Access], bases: Sequence[DimLike], strides: Sequence[Sequence[DimLike]]) -> None:

@@ -147,12 +147,12 @@ def _gemm(e: FunctionEmitter, op: Op, elem: str, epilogue: str | None) -> None:
 
 
 def _gemm_pack(e: FunctionEmitter, op: Op, callee: str) -> None:
-    """Operands: N, K, (B, offset, strides), (packed, offset in bytes)."""
-    n, k, b, b_at, rsb, csb, to, to_at = (e.names[o] for o in op.operands)
+    """Operands: N, K, (B, offset, strides), (packed, offset in bytes), first and last strip."""
+    n, k, b, b_at, rsb, csb, to, to_at, first, last = (e.names[o] for o in op.operands)
     source = e.put(f"getelementptr inbounds {elem_type(as_ktype(op.operands[2].type))}, ptr {b}, i64 {b_at}")
     target = e.put(f"getelementptr inbounds i8, ptr {to}, i64 {to_at}")
-    e.state.declare(f"declare hidden void @{callee}(i64, i64, ptr, i64, i64, ptr)")
-    e.lines.append(f"  call void @{callee}(i64 {n}, i64 {k}, ptr {source}, i64 {rsb}, i64 {csb}, ptr {target})")
+    e.state.declare(f"declare hidden void @{callee}(i64, i64, ptr, i64, i64, ptr, i64, i64)")
+    e.lines.append(f"  call void @{callee}(i64 {n}, i64 {k}, ptr {source}, i64 {rsb}, i64 {csb}, ptr {target}, i64 {first}, i64 {last})")
 
 
 def _conv(e: FunctionEmitter, op: Op, callee: str) -> None:

@@ -9,13 +9,13 @@ from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.records import record
 
 from ..target import Target
-from .driver import Config, entry, pack, packed_bytes, workspace
+from .driver import Config, entry, pack, packed_bytes, packed_column, workspace
 from .emit import Vec
 from .gemv import dot_tiles, row_dots, stream
 from .micro import Panel, panel
 from .pack import copy_rows, copy_strided, copy_transposed
 
-__all__ = ["GemmModule", "config", "module", "packed_bytes"]
+__all__ = ["GemmModule", "config", "module", "packed_bytes", "packed_column"]
 
 
 @record(frozen=True)
@@ -57,4 +57,5 @@ def config(dtype: str, target: Target) -> Config:
     panels = tuple(Panel(vec, i + 1, r, target.masked, branch) for i, r in enumerate(rows))
     scalar = None if target.masked else Panel(Vec(dtype, 1, target.fma), 1, (8 if target.registers == 32 else 4,), False, False)
     kc, nc = 4096 // vec.size, 2048 // vec.size
-    return Config(vec, panels, scalar, kc=kc, mc=96, nc=nc, pack_b_bytes=1 << 20, pack_a_bytes=2 << 20, row_dots=8, col_dots=8 if dtype == "f32" else 4)
+    return Config(vec, panels, scalar, kc=kc, mc=96, nc=nc, pack_b_bytes=1 << 20, pack_a_bytes=2 << 20, much=128 << 10,
+                  often=(96, 4 * len(panels) * vec.lanes), row_dots=8, col_dots=8 if dtype == "f32" else 4)

@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from aotgrad_runtime.records import record
 
+from ...ir import dims
+from ...ir.dims import DimLike
 from .emit import Fn, Val, Vec
 from .gemv import DOT_TILES, DOTS, STREAM
 from .micro import PANEL_PARAMS, Panel
 from .pack import COPY, STRIDED, TRANSPOSE, call_copy
 
-__all__ = ["Config", "entry", "pack", "packed_bytes", "workspace"]
+__all__ = ["Config", "entry", "pack", "packed_bytes", "packed_column", "workspace"]
 
 _INTERRUPTED = 5
 _PART = 1 << 24  # products of elements between two questions whether to stop, where no matrix is packed
@@ -33,6 +35,8 @@ class Config:
     nc: int
     pack_b_bytes: int
     pack_a_bytes: int
+    much: int  # bytes above which a matrix is packed that is read often enough:
+    often: tuple[int, int]  # B by so many rows of A, A by so many columns of B
     row_dots: int  # up to this many rows, B with unit row stride is read in place instead of being transposed first
     col_dots: int  # up to this many columns, A with unit column stride is read by vectors along k
 
@@ -78,9 +82,12 @@ def _plan(f: Fn, cfg: Config, adjacent: str, kept: str = "false") -> _Plan:
     size, lanes = cfg.vec.size, cfg.vec.lanes
     kc = f.ceil_div("%K", f.ceil_div("%K", cfg.kc))
     mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), cfg.tiles)
-    large_b = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%N"), size), cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
+    of_b, of_a, (rows, columns) = f.mul(f.mul("%K", "%N"), size), f.mul(f.mul("%K", "%M"), size), cfg.often
+    large_b = f.both(f.cmp("sgt", of_b, cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
+    large_b = f.either(large_b, f.both(f.cmp("sgt", of_b, cfg.much), f.cmp("sge", "%M", rows)))
     pack_b = f.both(f.either(f.op(f"xor i1 {adjacent}, true"), large_b), f.op(f"xor i1 {kept}, true"))
-    large_a = f.both(f.cmp("sgt", f.mul(f.mul("%K", "%M"), size), cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))
+    large_a = f.both(f.cmp("sgt", of_a, cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))
+    large_a = f.either(large_a, f.both(f.cmp("sgt", of_a, cfg.much), f.cmp("sge", "%N", columns)))
     pack_a = f.both(large_a, f.cmp("ne", "%csa", 1))
     most = f.select(pack_a, 2 * cfg.nc, cfg.nc)  # A is packed anew for every column block
     nc = f.round_up(f.ceil_div("%N", f.ceil_div("%N", most)), cfg.strip)
@@ -111,15 +118,29 @@ def _unless_unit(f: Fn, stride: str, count: str) -> str:
     return f.select(f.cmp("eq", stride, 1), 0, count)
 
 
-def packed_bytes(cfg: Config, n: int, k: int) -> int:
-    """Bytes of all of B as ``ag_gemm_T_pack`` leaves it."""
-    return (k * -(-n // cfg.vec.lanes) + cfg.strip) * cfg.vec.bytes
+def packed_bytes(cfg: Config, n: DimLike, k: DimLike) -> DimLike:
+    """Bytes of all of B as ``ag_gemm_T_pack`` leaves it: ``packed_column`` for each column, of which there are whole vectors."""
+    lanes = cfg.vec.lanes
+    out: DimLike = dims.floordiv(n + lanes - 1, lanes) * lanes * packed_column(cfg, k)
+    return out
+
+
+def packed_column(cfg: Config, k: DimLike) -> DimLike:
+    """Bytes from a strip to the next for each of its columns."""
+    out: DimLike = dims.floordiv(k + cfg.vec.lanes - 1, cfg.vec.lanes) * cfg.vec.bytes
+    return out
 
 
 def pack(cfg: Config) -> str:
-    """``ag_gemm_T_pack(N, K, B, rsb, csb, packed)``: strips of columns of B, each [K][width rounded up to whole vectors], for ``ag_gemm_T_kept``."""
-    f = Fn(f"ag_gemm_{cfg.vec.dtype}_pack", [*_SIZES[1:], ("ptr", "B"), *_STRIDES[2:], ("ptr", "workspace")], "void", "hidden")
-    _pack_b(f, cfg, "%B", {name: f.mul(f"%{name}", cfg.vec.size) for name in ("rsb", "csb")}, "%K", "%N")
+    """``ag_gemm_T_pack(N, K, B, rsb, csb, packed, first, last)``: strips ``first`` to ``last`` of columns of B, each [K][width], for ``ag_gemm_T_kept``.
+
+    K and widths are rounded up to whole vectors: copy_transposed writes whole blocks, which end inside of a strip, so strips may be packed in any order.
+    """
+    f = Fn(f"ag_gemm_{cfg.vec.dtype}_pack", [*_SIZES[1:], ("ptr", "B"), *_STRIDES[2:], ("ptr", "to"), ("i64", "first"), ("i64", "last")], "void", "hidden")
+    st = {name: f.mul(f"%{name}", cfg.vec.size) for name in ("rsb", "csb")}
+    start, deep = f.mul("%first", cfg.strip), f.round_up("%K", cfg.vec.lanes)
+    n = f.sub(f.min("%N", f.mul("%last", cfg.strip)), start)
+    _pack_b(f, cfg, f.at("%B", f.mul(start, st["csb"])), st, "%K", n, f.at("%to", f.mul(f.mul(deep, start), cfg.vec.size)), deep)
     f.ret()
     f.end()
     return f.text()
@@ -254,7 +275,7 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
         def depth(pc: str) -> None:
             k = f.min(plan.kc, f.sub("%K", pc))
             b = f.at("%B", f.add(f.mul(pc, st["rsb"]), f.mul(jc, st["csb"])))
-            f.when(plan.pack_b, lambda: _pack_b(f, cfg, b, st, k, n))
+            f.when(plan.pack_b, lambda: _pack_b(f, cfg, b, st, k, n, "%workspace", k))
             more = f.either(acc, f.cmp("ne", pc, 0))
             final = f.cmp("eq", f.add(pc, k), "%K")
 
@@ -284,19 +305,22 @@ def _strips(f: Fn, cfg: Config, plan: _Plan, m: str, n: str, k: str, a: tuple[st
             before: tuple[str, str, str]) -> None:
     """``before``: whether all of B is packed already, and the first column and row of this block in it."""
     vec, most = cfg.vec, len(cfg.panels)
+    kept, first, row = before
+    packed, deep = f.either(plan.pack_b, kept), f.round_up("%K", vec.lanes)
 
     def call(p: Panel, b_ptr: str, rsb: str, c_ptr: str, valid: Val) -> None:
         args = [m, k, *a, b_ptr, rsb, c_ptr, c[1], acc, valid]
         f.raw(f"call void @{p.name}({', '.join(f'{ty} {v}' for (ty, _), v in zip(PANEL_PARAMS, args, strict=True))})")
 
+    wide = _strip_in_place(f, cfg, packed)
+
     def strip(j: str) -> None:
-        width = f.min(f.sub(n, j), cfg.strip)
+        width = f.min(f.sub(n, j), wide)
         padded = f.round_up(width, vec.lanes)
-        kept, first, row = before
-        there = f.at("%packed", f.mul(f.add(f.mul("%K", f.add(first, j)), f.mul(row, padded)), vec.size))
+        there = f.at("%packed", f.mul(f.add(f.mul(deep, f.add(first, j)), f.mul(row, padded)), vec.size))
         b_ptr = f.select(plan.pack_b, f.at("%workspace", f.mul(f.mul(k, j), vec.size)), f.at(b[0], f.mul(j, vec.size)), "ptr")
         b_ptr = f.select(kept, there, b_ptr, "ptr")
-        rsb = f.select(f.either(plan.pack_b, kept), f.mul(padded, vec.size), b[1])
+        rsb = f.select(packed, f.mul(padded, vec.size), b[1])
         c_ptr = f.at(c[0], f.mul(j, vec.size))
         whole = padded if cfg.scalar is None else f.mul(f.udiv(width, vec.lanes), vec.lanes)
         for v in range(most, 0, -1):
@@ -311,11 +335,21 @@ def _strips(f: Fn, cfg: Config, plan: _Plan, m: str, n: str, k: str, a: tuple[st
                 return [f.add(v[0], 1)]
             f.loop([("i64", whole)], lambda v: f.cmp("slt", v[0], width), column)
 
-    f.for_(n, cfg.strip, strip)
+    f.for_(n, wide, strip)
 
 
-def _pack_b(f: Fn, cfg: Config, b: str, st: dict[str, str], k: str, n: str) -> None:
-    """Strips of B, each [k][width rounded up to whole vectors]."""
+def _strip_in_place(f: Fn, cfg: Config, packed: str) -> Val:
+    """Columns of a strip. Of few rows B is the traffic: one or two tiles of the higher, narrower kind read it less often than those of the usual one and a rest."""
+    few = [p for p in cfg.panels[:-1] if p.rows[0] > cfg.panels[-1].rows[0]][-1:]
+    if not few:
+        return cfg.strip
+    rows = few[0].rows[0]
+    suits = f.both(f.op(f"xor i1 {packed}, true"), f.either(f.cmp("eq", "%M", rows), f.cmp("eq", "%M", 2 * rows)))
+    return f.select(suits, few[0].vectors * cfg.vec.lanes, cfg.strip)
+
+
+def _pack_b(f: Fn, cfg: Config, b: str, st: dict[str, str], k: str, n: str, to_ptr: str, deep: str) -> None:
+    """Strips of B at ``to_ptr``, each [k][width rounded up to whole vectors], ``deep`` rows apart."""
     vec = cfg.vec
     by_rows = f.cmp("eq", "%csb", 1)
     by_cols = f.both(f.cmp("eq", "%rsb", 1), f.op(f"xor i1 {by_rows}, true"))
@@ -323,7 +357,7 @@ def _pack_b(f: Fn, cfg: Config, b: str, st: dict[str, str], k: str, n: str) -> N
 
     def strip(j: str) -> None:
         width = f.min(f.sub(n, j), cfg.strip)
-        to = [("ptr", f.at("%workspace", f.mul(f.mul(k, j), vec.size))), ("i64", f.mul(f.round_up(width, vec.lanes), vec.size))]
+        to = [("ptr", f.at(to_ptr, f.mul(f.mul(deep, j), vec.size))), ("i64", f.mul(f.round_up(width, vec.lanes), vec.size))]
         src = f.at(b, f.mul(j, st["csb"]))
         f.when(by_rows, lambda: call_copy(f, vec, COPY, [*to, ("ptr", src), ("i64", st["rsb"]), ("i64", k), ("i64", width)]))
         f.when(by_cols, lambda: call_copy(f, vec, TRANSPOSE, [*to, ("ptr", src), ("i64", st["csb"]), ("i64", width), ("i64", k)]))

@@ -1,0 +1,112 @@
+"""Right operands of products that are packed before the products begin: what does not change in a loop once for all its rounds, what threads share once for all of them.
+
+A packed operand has one form, whatever the blocks of the products with it (``gemm.driver.pack``), and changes no bit of them. Products of few rows or columns take
+paths that do not pack; whether one does is a condition, known or asked when the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aotgrad_runtime.records import record
+
+from ..ir import dims
+from ..ir.core import Op, Value
+from ..ir.dims import DimLike
+from . import gemm
+from .access import Access, through
+from .bufferise import Store, strides_of
+from .fusion import Item, Plan
+from .kernel import Index
+from .nest import Context
+
+__all__ = ["FEW", "Packed", "both", "fixed_in_loop", "more_than_few", "pack_here"]
+
+FEW = 8  # rows or columns up to which a product may take another path
+
+
+@record
+class Packed:
+    """A packed operand: the byte buffer and where it begins, whether it may be read (i1, or known), bytes from a strip to the next for each of its columns, and what to
+    give back when nothing reads it any more."""
+
+    mem: Value
+    at: Index
+    ready: bool | Value
+    column: DimLike
+    store: Store | None = None
+
+
+def more_than_few(cx: Context, size: DimLike) -> bool | Value:
+    """Whether a size is above ``FEW``."""
+    return size > FEW if isinstance(size, int) else cx.kb.cmp("gt", cx.kb.dim(size), FEW)
+
+
+def both(cx: Context, a: bool | Value, b: bool | Value) -> bool | Value:
+    """The conjunction of two conditions."""
+    if isinstance(a, bool):
+        return b if a else False
+    return (a if b else False) if isinstance(b, bool) else cx.kb.all_of(a, b)
+
+
+def pack_here(cx: Context, b: Access, sizes: tuple[DimLike, DimLike], ready: bool | Value, threads: int = 1) -> Packed:
+    """Packs a matrix of ``sizes`` (K, N) at the builder's place, on several threads where that pays."""
+    kb, (k, n) = cx.kb, sizes
+    cfg = gemm.config(b.store.dtype.mlir, cx.target)
+    store = cx.work.take_bytes(gemm.packed_bytes(cfg, n, k))
+    strips = kb.dim(dims.floordiv(n + cfg.strip - 1, cfg.strip))
+    rows, columns = b.strides[-2:]
+    if isinstance(n, int) and n == 1:
+        columns = 1
+
+    def emit() -> None:
+        with kb.parallel(strips, 1, threads) as chunk:
+            kb.gemm_pack(kb.dim(n), kb.dim(k), (b.store.mem, kb.dim(b.base), kb.dim(rows), kb.dim(columns)), (store.mem, 0), chunk)
+
+    if ready is True:
+        emit()
+    elif ready is not False:
+        with kb.if_(ready) as br, br.then():
+            emit()
+    return Packed(store.mem, 0, ready, gemm.packed_column(cfg, k), store)
+
+
+def fixed_in_loop(cx: Context, plan: Plan, fixed: Mapping[Value, Access]) -> dict[Op, Packed]:
+    """The operands of a loop's products that are the same in every round, packed here, before it. ``plan``: of the body; ``fixed``: what its arguments are that do
+    not change."""
+    made: dict[Op, Packed] = {}
+    alike: dict[Any, Packed] = {}
+    for item in plan.items:
+        op = getattr(item, "epilogue", None) or item.op
+        if op is None or op.name != "dot":
+            continue
+        at = _outside(plan, item, op.operands[1], fixed)
+        t = op.result.type
+        if at is None or t.rank != 2 or t.dtype.mlir not in ("f64", "f32") or (cx.module.kept is not None and cx.module.kept.holds(at)):
+            continue
+        (m, n), k = t.shape, op.operands[0].type.shape[-1]
+        ready = both(cx, more_than_few(cx, m), more_than_few(cx, n))
+        if ready is False:
+            continue
+        key = (at.store, at.base, at.strides, k, n, ready)
+        if key not in alike:
+            alike[key] = pack_here(cx, at, (k, n), ready)
+        made[op] = alike[key]
+    return made
+
+
+def _outside(plan: Plan, item: Item, v: Value, fixed: Mapping[Value, Access]) -> Access | None:
+    """Where an operand of a body's item is before the loop, if it is a view of what does not change in it."""
+    if plan.operand(item, v) is not v:
+        return None
+    if v in fixed:
+        return fixed[v]
+    if v.op is None or v in plan.memory or not (v.op in plan.views or v.op.name == "reshape"):
+        return None
+    inner = _outside(plan, item, v.op.operands[0], fixed)
+    if inner is None:
+        return None
+    if v.op in plan.views:
+        return through(inner, plan.views[v.op], v.op.operands[0].type.shape, v.type.shape)
+    return Access(inner.store, inner.base, strides_of(v.type)) if inner.strides == strides_of(v.op.operands[0].type) else None
