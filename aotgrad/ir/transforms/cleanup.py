@@ -12,6 +12,7 @@ from aotgrad_runtime.records import record
 from ..builder import Builder
 from ..core import Block, Func, Op, Value
 from ..host import acts
+from . import sink
 from .rewrite import decompose_func, rebuild
 
 __all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block", "standard"]
@@ -198,13 +199,22 @@ def _simplify_concatenate(b: Builder, op: Op, *xs: Value) -> Any:
     return xs[0] if len(xs) == 1 else None
 
 
-_RULES: dict[str, Callable[..., Any]] = {
+def _either(first: Callable[..., Any], second: Callable[..., Any] | None) -> Callable[..., Any]:
+    def rule(b: Builder, op: Op, *operands: Value) -> Any:
+        better = first(b, op, *operands)
+        return second(b, op, *operands) if better is None and second is not None else better
+
+    return rule
+
+
+_IDENTITIES: dict[str, Callable[..., Any]] = {
     "lmul": _simplify_lmul, "mul": _simplify_mul, "neg": _simplify_neg, "add": _simplify_add, "div": _simplify_div,
     "reshape": _simplify_move, "broadcast": _simplify_move,
     "cast": _simplify_move, "relayout": _simplify_move, "permute": _simplify_permute, "slice": _simplify_slice,
     "sum": _simplify_sum, "amax": _simplify_reduction, "amin": _simplify_reduction, "prod": _simplify_reduction,
     "concatenate": _simplify_concatenate,
 }
+_RULES: dict[str, Callable[..., Any]] = {**_IDENTITIES, **{name: _either(_IDENTITIES.get(name, rule), rule) for name, rule in sink.RULES.items()}}
 
 
 @record(frozen=True)
@@ -221,11 +231,3 @@ def standard(func: Func, first: Mapping[str, Callable[..., Any]] | None = None) 
     """What runs before code generation, in one walk: decompose, simplify, merge; then drop. ``first``: rules to try before those that simplify (not in regions)."""
     rules = _RULES if not first else {**_RULES, **{name: _either(rule, _RULES.get(name)) for name, rule in first.items()}}
     return Func(func.name, dce_block(rebuild(func.body, expand=True, rules=rules, inside=_RULES, merge=True)), func.attrs)
-
-
-def _either(first: Callable[..., Any], second: Callable[..., Any] | None) -> Callable[..., Any]:
-    def rule(b: Builder, op: Op, *operands: Value) -> Any:
-        better = first(b, op, *operands)
-        return second(b, op, *operands) if better is None and second is not None else better
-
-    return rule

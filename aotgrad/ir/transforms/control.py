@@ -14,6 +14,7 @@ from .rewrite import close_over, copy_ops, decompose_block, free_values
 
 __all__ = ["linearize_cond", "linearize_scan", "transpose_cond", "transpose_scan"]
 
+_CHEAP, _FEW = frozenset(("add", "sub", "mul", "neg", "full", "broadcast")), 6  # ops that are computed again rather than stacked, and how many for one array
 _REFUSING = frozenset(("take", "scatter", "scatter_add"))  # may refuse their indices, which a loop of no rounds does not look at
 
 
@@ -55,6 +56,7 @@ def linearize_scan(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tange
     consts = dict(zip(primal.args[:nc], ins[:nc]))
     scanned = dict(zip(primal.args[nc + nk:], ins[nc + nk:]))
     _once(pb, primal.ops, consts, [r for r in residuals if r not in scanned])
+    again, residuals = _cheap(primal.ops, residuals, {*consts, *scanned})
     stacked = [r for r in residuals if r not in consts and r not in scanned]
     primal.outputs = [*outs, *stacked]
     everything = pb.emit("scan", ins, op.attrs, (primal,))
@@ -64,7 +66,7 @@ def linearize_scan(pb: Builder, lb: Builder, op: Op, ins: Sequence[Value], tange
     parts = [moving[:nc], moving[nc:nc + nk], moving[nc + nk:]]
     tparts = [full[:nc], full[nc:nc + nk], full[nc + nk:]]
     (mc, mk, mx), (tc, tk, tx) = ([[v for v in p if v is not None] for p in side] for side in (parts, tparts))
-    block = close_over(aside.ops, [*fixed, *mc, *mk, *varying, *mx], results)
+    block = close_over([*again, *aside.ops], [*fixed, *mc, *mk, *varying, *mx], results)
     operands = [*(consts[r] for r in fixed), *tc, *tk, *(stacks[r] if r in stacks else scanned[r] for r in varying), *tx]
     found = lb.emit("scan", operands, {**op.attrs, "consts": len(fixed) + len(tc), "carry": len(tk)}, (block,))
     return everything[:len(outs)], _spread(found, wanted)
@@ -84,6 +86,31 @@ def _once(b: Builder, ops: Sequence[Op], known: dict[Value, Value], residuals: S
     env = dict(known)
     copy_ops(b, wanted[::-1], env)
     known.update((r, env[r]) for r in residuals if r in env)
+
+
+def _cheap(ops: Sequence[Op], residuals: Sequence[Value], there: set[Value]) -> tuple[list[Op], list[Value]]:
+    """Ops that give some residuals of a round anew from the others, by a few additions and products, and the residuals that are left."""
+    at = {op: i for i, op in enumerate(ops)}
+    kept, again = dict.fromkeys(residuals), dict[Op, None]()
+    for r in residuals:
+        mine, leaves = dict[Op, None](), dict[Value, None]()
+        todo = [] if r in there else [r]
+        while todo and len(mine) <= _FEW:
+            v = todo.pop()
+            if v is not r and (v in kept or v in there):
+                leaves[v] = None
+                continue
+            if v.op is None or v.op not in at or v.op.name not in _CHEAP:
+                break
+            if v.op not in mine:
+                mine[v.op] = None
+                todo += v.op.operands
+        else:
+            if mine and len(mine) <= _FEW:
+                del kept[r]
+                kept.update(leaves)  # what is there without being stacked is read too
+                again.update(mine)
+    return sorted(again, key=at.__getitem__), list(kept)
 
 
 def _wanted(b: Builder, outs: Sequence[Value], tangents: Sequence[Any], nk: int, carry_active: Sequence[bool]) -> list[Any]:
@@ -216,7 +243,11 @@ class _Sums:
                     x = b.permute(b.reshape(x, shape=(length * k, m)), perm=(1, 0))
                 if right is not _plain(right):
                     y = b.permute(y, perm=(0, 2, 1))
-                made = b.dot(x, b.reshape(y, shape=(length * k, n)))
+                y = b.reshape(y, shape=(length * k, n))
+                if perms[-1:] == [(1, 0)]:  # the transpose of a product is one, and is written where it belongs
+                    perms, made = perms[:-1], b.dot(b.permute(y, perm=(1, 0)), b.permute(x, perm=(1, 0)))
+                else:
+                    made = b.dot(x, y)
                 for perm in reversed(perms):
                     made = b.permute(made, perm=perm)
                 found[which] = made if which not in found else b.add(found[which], made)
