@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -161,3 +162,21 @@ def test_dropout() -> None:
 def test_errors(call: Any) -> None:
     with pytest.raises(AotgradError, match="scaled_dot_product_attention"):
         call(normal(5, 8), normal(7, 8), normal(7, 6))
+
+
+@pytest.mark.parametrize("how", ("plain", "causal", "masked"))
+def test_no_matrix_of_scores_is_kept(how: str) -> None:
+    """Value and gradients at twice the length take about twice the memory, a small part of what the scores would take."""
+    def memory(n: int) -> int:
+        def f(q: Any, k: Any, v: Any) -> Any:
+            mask = (ag.arange(n) < n - 3) if how == "masked" else None
+            out, pull = ag.vjp(lambda *a: attention(*a, mask, is_causal=how == "causal"), q, k, v)
+            return out, pull(q)
+
+        x = normal(1, n, 8).astype(np.float32)
+        g = ag.compile(f)
+        g(x, x, x)
+        return int(re.search(r"peak memory of a call: ([\d,]+) bytes", g.explain(x, x, x))[1].replace(",", ""))  # type: ignore[index]
+
+    small, large = memory(1536), memory(3072)
+    assert large < 2.6 * small and large < 3072**2 * 4 / 4, (small, large)

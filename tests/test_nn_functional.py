@@ -212,3 +212,13 @@ def test_targets_that_a_compiled_function_reads_by_name():
         target[0] = 7
         with pytest.raises(ag.AotgradError, match="out of (range|bounds)"):
             compiled(x)
+
+
+def test_one_value_has_no_variance() -> None:
+    """Known when it is traced, or when it is called."""
+    f = ag.compile(lambda x: ag.nn.functional.batch_norm(x, None, None, training=True))
+    assert f(np.ones((3, 2, 1))).shape == (3, 2, 1) and f(np.ones((0, 2, 1))).shape == (0, 2, 1)
+    for call in (f, lambda x: ag.nn.functional.batch_norm(x, None, None, training=True)):
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+            call(np.ones((1, 2, 1)))
+    assert f(np.ones((5, 2, 1))).shape == (5, 2, 1)

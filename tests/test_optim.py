@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import re
 from typing import Any
 
 import numpy as np
@@ -153,3 +154,22 @@ def test_a_group_that_is_added_is_seen() -> None:
     opt.add_param_group({"params": [b], "lr": 0.5})
     g(ag.ones(1))
     assert b.tolist() == [0.5]
+
+
+@pytest.mark.parametrize(("kind", "options", "reads", "writes"), [
+    ("SGD", {"lr": 0.1}, 2, 1), ("SGD", {"lr": 0.1, "momentum": 0.9}, 3, 2), ("Adam", {"lr": 0.1}, 4, 3), ("AdamW", {"lr": 0.1}, 4, 3)])
+def test_a_compiled_step_reads_and_writes_each_array_once(kind: str, options: dict[str, Any], reads: int, writes: int) -> None:
+    sizes = (300, 1000)
+    params = [ag.tensor(np.ones(n), requires_grad=True) for n in sizes]
+    opt = getattr(ag.optim, kind)(params, **options)
+    for p in params:
+        p.grad = ag.tensor(np.ones(p.shape))
+
+    @ag.compile
+    def step() -> None:
+        opt.step()
+
+    for _ in range(3):
+        step()
+    found = re.findall(r"kernel \d+: .*\n +1 loop nest.*\n.*\n +reads ([\d.]+) KiB, writes ([\d.]+) KiB", step.explain())
+    assert [(float(a), float(b)) for a, b in found] == [(pytest.approx(reads * n / 128, abs=0.1), pytest.approx(writes * n / 128, abs=0.1)) for n in sizes]

@@ -14,7 +14,7 @@ from aotgrad.frontend.naming import naming
 from aotgrad.frontend.randoms import rand
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import int64
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.limits import finfo
 from aotgrad_runtime.memory_format import channels_last
 from aotgrad_runtime.tensor import Tensor
@@ -111,6 +111,14 @@ def _in_size(input: Any, dims: Sequence[int]) -> Any:
     return count
 
 
+def _is_one(n: Any) -> bool:
+    """Whether it is 1, asked of every call where sizes are open; a library for any size has nobody to ask, and a variance of 0."""
+    try:
+        return bool(n == 1)
+    except AotgradTypeError:
+        return False
+
+
 def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1,
                eps: float = 1e-5) -> Any:
     """Each channel of input (N, C, ...) moved and scaled to mean 0 and variance 1 over all else, then ``* weight + bias`` by channel.
@@ -137,7 +145,7 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
         return _moved(input, mean, var, eps, *shaped)
     dims = tuple(d for d in range(rank(input)) if d != 1)
     n = _in_size(input, dims)
-    if isinstance(n, int) and n == 1:
+    if _is_one(n):
         raise AotgradValueError(f"batch_norm: Expected more than 1 value per channel when training, got input size {list(input.shape)}")
     pivot, away = _near_mean(input, dims)
     mean, square = _channel_mean(away, dims), _channel_mean(f.square(away), dims)
@@ -183,7 +191,7 @@ def instance_norm(input: Any, running_mean: Any = None, running_var: Any = None,
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     dims = tuple(range(2, rank(input)))
     n = _in_size(input, dims)
-    if isinstance(n, int) and n == 1:
+    if _is_one(n):
         raise AotgradValueError(f"instance_norm: Expected more than 1 spatial element when training, got input size {list(input.shape)}")
     away, mean, var = _moments(input, dims)
     if running_mean is not None:
