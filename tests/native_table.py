@@ -43,9 +43,9 @@ class Native(Program):
         self.need = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library.address(f"{name}_workspace"))
 
 
-def compile_all(funcs: Mapping[str, Func], plain: bool = False) -> tuple[dict[str, Func], Library]:
+def compile_all(funcs: Mapping[str, Func], plain: bool = False, target: Target | None = None) -> tuple[dict[str, Func], Library]:
     """The functions (free of composites) in one library, each under its key; ``plain``: in the C form, which has it then."""
-    target = Target.native()
+    target = target or Target.native()
     lowered = [lower(f, name, target) for name, f in funcs.items()]
     if plain:
         lowered = [replace(low, entry=replace(low.entry, name=f"call_{low.entry.name}", kernel=low.entry.name, plain=low.entry.name)) for low in lowered]
@@ -55,9 +55,9 @@ def compile_all(funcs: Mapping[str, Func], plain: bool = False) -> tuple[dict[st
     return dict(funcs), load_bytes(link_shared(objects, [s for low in lowered for s in low.entry.exports], "libtable.so"))
 
 
-def natives(funcs: Mapping[str, Func]) -> dict[str, Native]:
+def natives(funcs: Mapping[str, Func], target: Target | None = None) -> dict[str, Native]:
     """The functions, ready to be called with arrays."""
-    known, library = compile_all(funcs)
+    known, library = compile_all(funcs, target=target)
     return {name: Native(f, name, library) for name, f in known.items()}
 
 
