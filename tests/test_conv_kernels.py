@@ -30,8 +30,12 @@ def build(specs, name):
     symbols = [s for k in kernels for s in (k.run, k.pack) if s]
     library = load_bytes(elf.link_shared([llvm.compile_object(text, target, passes="none")], symbols, "libconv.so"))
     p, i = ctypes.c_void_p, ctypes.c_int64
-    run, pack = ctypes.CFUNCTYPE(None, *[p] * 4, i, i, i), ctypes.CFUNCTYPE(None, p, p)
-    return [(run(library.address(k.run)), pack(library.address(k.pack)) if k.pack else None, k, library) for k in kernels]
+    pack = ctypes.CFUNCTYPE(None, p, p)
+
+    def run(address, kernel):
+        return ctypes.CFUNCTYPE(None, *[p] * (5 if kernel.work_bytes else 4), i, i, i)(address)
+
+    return [(run(library.address(k.run), k), pack(library.address(k.pack)) if k.pack else None, k, library) for k in kernels]
 
 
 def spec(kind="forward", dtype="f32", batch=2, channels=3, filters=4, spatial=(5, 6), kernel=(3, 3), stride=None, padding=None, dilation=None, groups=1,
@@ -82,7 +86,7 @@ def laid(rng, shape, layout, dtype, at_end, memory):
     return raw.transpose(np.argsort(order))
 
 
-def check(made, s, seed, at_end=True, ranges=None):
+def check(made, s, seed, at_end=True, ranges=None, bound=None):
     run, pack, kernel, _ = made
     rng, dtype, memory = np.random.default_rng(seed), NP[s.dtype], []
     shapes = ((s.batch, s.channels, *s.spatial), (s.filters, s.channels // s.groups, *s.kernel), (s.batch, s.filters, *s.positions))
@@ -98,14 +102,19 @@ def check(made, s, seed, at_end=True, ranges=None):
     operands = {"forward": (x.ctypes.data, at, y.ctypes.data), "input_grad": (y.ctypes.data, at, x.ctypes.data),
                 "weight_grad": (x.ctypes.data, y.ctypes.data, at)}[s.kind]
     total = kernel.units * (1 if s.kind == "weight_grad" else s.batch)
+    reads, work = [w.ctypes.data if kernel.staged or kernel.work_bytes else None], Guarded(kernel.work_bytes)
+    if kernel.work_bytes:
+        work.fill_nan()
+        memory.append(work)
+        reads.append(work.start if not at_end else work.end - kernel.work_bytes)
     for low, high in ranges(total) if ranges else [(0, total)]:
-        run(*operands, w.ctypes.data if kernel.staged else None, s.batch, low, high)
+        run(*operands, *reads, s.batch, low, high)
     given = [None if a is result else a for a in (x, w, y)]
     want = reference(s, *given)
     scale = reference(s, *(None if a is None else abs(a) for a in given))
     terms = {"forward": math.prod(s.kernel) * s.channels, "input_grad": math.prod(s.kernel) * s.filters, "weight_grad": s.batch * math.prod(s.positions)}[s.kind]
-    bound = (terms + 3) * np.finfo(dtype).eps / 2 * scale
-    assert (abs(result - want) <= bound).all(), s
+    limit = (terms + 3) * np.finfo(dtype).eps / 2 * scale if bound is None else bound(s, given)
+    assert (abs(result - want) <= limit).all(), s
     copy = result.copy()
     for block in memory:
         block.close()

@@ -19,10 +19,12 @@ import pytest
 import test_control
 import test_conv_kernels
 import test_pooling
+import test_winograd
 from lowering_harness import Program
 
 from aotgrad.codegen import lower, lowering_conv, lowering_window
-from aotgrad.codegen.conv import taps
+from aotgrad.codegen.conv import taps, winograd
+from aotgrad.codegen.gemm.emit import Fn
 from aotgrad.codegen.kernel import ScalarBuilder
 from aotgrad.codegen.kernel_core import KernelBuilder
 from aotgrad.ir import TensorType, interp, opdef
@@ -74,6 +76,17 @@ def compiled_kink(name: str) -> Check:
 
 def conv_kernels() -> None:
     test_conv_kernels.check_all([test_conv_kernels.spec(kind, channels=5, padding=((1, 1), (1, 1))) for kind in ("forward", "input_grad")], "native")
+
+
+def conv_tiles() -> None:
+    spec = test_conv_kernels.spec
+    test_conv_kernels.check_all([spec(kind, channels=40, filters=24, spatial=(12, 13), padding=((1, 1), (1, 1))) for kind in ("forward", "input_grad")], "native")
+
+
+def conv_infinity() -> None:
+    s = test_conv_kernels.spec(channels=24, filters=40, spatial=(12, 13), padding=((1, 1), (1, 1)))
+    x = np.full((2, 24, 12, 13), np.inf)
+    assert np.isposinf(test_winograd.run(test_conv_kernels.build([s], "native")[0], s, x, np.ones((40, 24, 3, 3)))).all()
 
 
 def conv_loops() -> None:
@@ -284,6 +297,20 @@ def _all_inside(true: Any) -> Any:
     return inside
 
 
+def _narrow(true: Any) -> Any:
+    return lambda f, axis, p: true(f, dataclasses.replace(axis, size=axis.size - 1), p)
+
+
+def _left_as_it_is(true: Any) -> Any:
+    def nothing(name: str, *_: Any) -> str:
+        f = Fn(name, [("ptr", "x"), ("ptr", "weights"), ("ptr", "y"), ("i64", "p0"), ("i64", "p1")])
+        f.ret()
+        f.end()
+        return f.text()
+
+    return nothing
+
+
 CONV: Any = opdef.get("conv").derivative
 LINEAR = {name: opdef.get(name).derivative for name in ("where", "insert", "cumsum", "scatter", "add", "sub", "concatenate")}
 TRUE: dict[str, Any] = {name: d.transpose for name, d in LINEAR.items()}  # type: ignore[union-attr]
@@ -355,6 +382,10 @@ FAULTS = [
     Fault("a product that starts from 0", replaced(ScalarBuilder, "identity", _identity), (native("prod"),)),
     Fault("the first place of every window left out of a convolution", replaced(lowering_conv._Loops, "_inside", _all_inside), (conv_loops,)),
     Fault("a tap that ends a position early", replaced(taps.Axis, "valid", _one_short), (conv_kernels,)),
+    *([
+        Fault("a tile that leaves out the last row and column of x", replaced(winograd, "_inside", _narrow), (conv_tiles,)),
+        Fault("a result that is not finite because a sum in between is not", replaced(winograd, "exact_function", _left_as_it_is), (conv_infinity,)),
+    ] if test_winograd.NAMES else []),
     Fault("places of windows counted from the first lane's", replaced(lowering_window._Down, "_own", lambda true: lambda self, at: at),
           (long_rows, native("window_argmax"))),
     Fault("windows of neighbouring lanes not told apart", replaced(lowering_window._Up, "_near", lambda true: lambda self, b, c, q, lane, acc: true(

@@ -144,6 +144,7 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
     placed = {c: (a.store.mem, kb.index(kb.dim(a.base))) for c, a in used.items() if c != "w" or kept is None}
     rooms = cx.module.threads if kernel.staged else 1
     packed = cx.work.take_bytes(kernel.packed_bytes * rooms) if kernel.packed_bytes and kept is None else None
+    work = cx.work.take_bytes(kernel.work_bytes * cx.module.threads) if kernel.work_bytes else None
     inner = (packed.mem, kb.index(0)) if packed is not None else placed["w"] if kept is None else (kept.mem, kb.index(_kept(kept, choice, used["w"])))
 
     def call(name: str, buffers: Sequence[tuple[Value, Value]], *numbers: Index) -> None:
@@ -152,10 +153,12 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
     batch = kb.dim(spec.batch)
     total = kernel.units if spec.kind == WEIGHT_GRAD else kb.mul(batch, kernel.units)
 
-    def run(low: Index, high: Index, at: tuple[Value, Value] = inner) -> None:
-        weights = (placed["w"],) if kernel.staged else ()
+    def run(low: Index, high: Index) -> None:
+        thread = kb.thread() if cx.module.threads > 1 and (kernel.staged or kernel.work_bytes) else 0
+        at = (inner[0], kb.index(kb.mul(thread, kernel.packed_bytes))) if kernel.staged and packed is not None else inner
+        more = [placed["w"]] if kernel.staged else [(work.mem, kb.index(kb.mul(thread, kernel.work_bytes)))] if work is not None else []
         x, y = placed["x"], placed["y"]
-        call(kernel.run, (*{FORWARD: (x, at, y), INPUT_GRAD: (y, at, x), WEIGHT_GRAD: (x, y, at)}[spec.kind], *weights), batch, low, high)
+        call(kernel.run, (*{FORWARD: (x, at, y), INPUT_GRAD: (y, at, x), WEIGHT_GRAD: (x, y, at)}[spec.kind], *more), batch, low, high)
 
     if kernel.pack and kept is None:
         with kb.for_(0, rooms) as lp:
@@ -163,13 +166,11 @@ def _call(cx: Context, types: dict[str, TensorType], spec: ConvSpec, choice: Cho
     if e is not None:
         _in_pieces(cx, e, choice, batch, run)
     else:
-        with kb.parallel(total, choice.least, cx.module.threads) as (low, high):
-            own = (inner[0], kb.index(kb.mul(kb.thread(), kernel.packed_bytes))) if rooms > 1 and packed is not None else inner
-            with kb.for_(low, high, choice.units, poll=1) as lp:
-                run(lp.iv, kb.min(kb.add(lp.iv, choice.units), high), own)
+        with kb.parallel(total, choice.least, cx.module.threads) as (low, high), kb.for_(low, high, choice.units, poll=1) as lp:
+            run(lp.iv, kb.min(kb.add(lp.iv, choice.units), high))
     if result in choice.moved:
         _move(cx, types[result], used[result], arrays[result])
-    for store in (*temps, *([] if packed is None else [packed])):
+    for store in (*temps, *(s for s in (packed, work) if s is not None)):
         cx.work.give_back(store)
 
 

@@ -15,6 +15,7 @@ from .pack import PACK_PARAMS, Steps, pack_function
 from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
 from .taps import TapSum, ints, is_depthwise, tap_sums, weight_strides
 from .weight_grad import plan_weights, weight_functions
+from .winograd import Tiles, plan_tiles, tile_functions
 
 __all__ = ["ConvKernel", "emit", "supported"]
 
@@ -45,6 +46,7 @@ class ConvKernel:
     "forward" and "input_grad": ``run(a, packed, out, weights, batch, low, high)`` computes the units [low, high) of ``batch * units``; ``a`` is x or y.
     ``pack(weights, packed)`` makes the ``packed_bytes`` of packed weights first. Where these are ``staged`` it makes room for one block of them: who runs units at
     the same time needs room of its own.
+    With ``work_bytes`` it is ``run(a, packed, out, weights, work, batch, low, high)``: who runs units at the same time needs such a workspace of its own.
     "weight_grad": ``run(x, y, work, weights, batch, low, high)`` computes the units [low, high) of ``units``, in a workspace of ``packed_bytes``, which is also
     ``staged``; there is no ``pack``.
     """
@@ -57,6 +59,7 @@ class ConvKernel:
     units: int
     pieces: Pieces | None = None  # of "forward"; None where the units of a piece lie apart
     staged: bool = False
+    work_bytes: int = 0
 
 
 def supported(spec: ConvSpec, target: Target) -> bool:
@@ -76,6 +79,9 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     if spec.kind == WEIGHT_GRAD:
         return _weight_grad(spec, target, name)
     sums = tap_sums(spec)
+    tiles = plan_tiles(sums[0], target) if len(sums) == 1 else None
+    if tiles is not None:
+        return _winograd(spec, tiles, name)
     plans, pieces = _in_turn([choose(ts, target) for ts in sums])
     outside = any(p.blocks_outside for p in plans)
     staged = outside and not spec.kept
@@ -95,6 +101,15 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     declares = (*vec.declares(), _PREFETCH)
     units = pieces * sum(p.sum.groups * p.blocks for p in plans) if pieces else sum(_units_of(p) for p in plans)
     return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units, _pieces_of(plans[0]) if spec.kind == FORWARD else None, staged)
+
+
+def _winograd(spec: ConvSpec, plan: Tiles, name: str) -> ConvKernel:
+    lane, k, group = _weight_steps(spec)
+    texts = tile_functions(name, plan, _tap_numbers(spec, plan.sum), Steps(lane, k, weight_strides(spec)[2], group))
+    (down, across), unit = plan.sum.axes, 2 * plan.rows
+    pieces = Pieces(unit, down.count, across.count, 1) if spec.kind == FORWARD else None
+    declares = (*plan.vec.declares(), _PREFETCH)
+    return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", plan.packed_bytes, plan.units, pieces, work_bytes=plan.work_bytes)
 
 
 def _pieces_of(plan: Plan) -> Pieces | None:
