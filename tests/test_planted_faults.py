@@ -383,7 +383,7 @@ FAULTS = [
     Fault("the first place of every window left out of a convolution", replaced(lowering_conv._Loops, "_inside", _all_inside), (conv_loops,)),
     Fault("a tap that ends a position early", replaced(taps.Axis, "valid", _one_short), (conv_kernels,)),
     *([
-        Fault("a tile that leaves out the last row and column of x", replaced(winograd, "_inside", _narrow), (conv_tiles,)),
+        Fault("a tile that leaves out the last row and column of x", replaced(winograd, "inside", _narrow), (conv_tiles,)),
         Fault("a result that is not finite because a sum in between is not", replaced(winograd, "exact_function", _left_as_it_is), (conv_infinity,)),
     ] if test_winograd.NAMES else []),
     Fault("places of windows counted from the first lane's", replaced(lowering_window._Down, "_own", lambda true: lambda self, at: at),

@@ -32,6 +32,7 @@ BT = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 G = np.array([[1, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 1]])
 AT = np.array([[1, 0.5, 0.5, 0], [0, 0.5, -0.5, -1]])
 ONE, LAST_ = ((1, 1), (1, 1)), "channels_last"
+KINDS = ["forward", "input_grad", "weight_grad"]
 
 
 @pytest.fixture
@@ -46,10 +47,7 @@ def form(x: Any, w: Any, low: tuple[int, int], sizes: tuple[int, int], matrices:
     """What the transforms compute, in float64: ``x`` [n, c, h, v] with ``low`` zeros before it, ``w`` [o, c, 3, 3]; results of ``sizes``."""
     bt, g, at = matrices
     down, across = -(-sizes[0] // 2), -(-sizes[1] // 2)
-    padded = np.zeros((*x.shape[:2], 2 * down + 2 + max(0, low[0]) + x.shape[2], 2 * across + 2 + max(0, low[1]) + x.shape[3]))
-    first = [max(0, p) for p in low]
-    padded[:, :, first[0]:first[0] + x.shape[2], first[1]:first[1] + x.shape[3]] = x
-    padded = padded[:, :, first[0] - low[0]:, first[1] - low[1]:]
+    padded = padded_to_tiles(x, low, sizes)
     u = np.einsum("ai,ocij,bj->abco", g, w, g)
     out = np.zeros((x.shape[0], w.shape[0], 2 * down, 2 * across))
     for i, j in itertools.product(range(down), range(across)):
@@ -58,11 +56,38 @@ def form(x: Any, w: Any, low: tuple[int, int], sizes: tuple[int, int], matrices:
     return out[:, :, :sizes[0], :sizes[1]]
 
 
+def padded_to_tiles(x: Any, low: tuple[int, int], sizes: tuple[int, int]) -> Any:
+    """x with ``low`` zeros before it (cut off where negative), as large as tiles for ``sizes`` results read."""
+    down, across = -(-sizes[0] // 2), -(-sizes[1] // 2)
+    padded = np.zeros((*x.shape[:2], 2 * down + 2 + max(0, low[0]) + x.shape[2], 2 * across + 2 + max(0, low[1]) + x.shape[3]))
+    first = [max(0, p) for p in low]
+    padded[:, :, first[0]:first[0] + x.shape[2], first[1]:first[1] + x.shape[3]] = x
+    return padded[:, :, first[0] - low[0]:, first[1] - low[1]:]
+
+
+def weight_form(x: Any, y: Any, low: tuple[int, int], matrices: Any) -> Any:
+    """The transposed form: the weights' gradient [o, c, 3, 3]. Halves are where they are in the kernel."""
+    bt, g, at = matrices
+    a, g = at.T * np.array([[1], [2], [2], [1]]), g * np.array([[1], [0.5], [0.5], [1]])
+    down, across = -(-y.shape[2] // 2), -(-y.shape[3] // 2)
+    padded, even = padded_to_tiles(x, low, y.shape[2:]), np.zeros((*y.shape[:2], 2 * down, 2 * across))
+    even[:, :, :y.shape[2], :y.shape[3]] = y
+    sums = np.zeros((4, 4, y.shape[1], x.shape[1]))
+    for i, j in itertools.product(range(down), range(across)):
+        v = np.einsum("ai,ncij,bj->abnc", bt, padded[:, :, 2 * i:2 * i + 4, 2 * j:2 * j + 4], bt)
+        e = np.einsum("ap,nopq,bq->abno", a, even[:, :, 2 * i:2 * i + 2, 2 * j:2 * j + 2], a)
+        sums += np.einsum("abnc,abno->aboc", v, e)
+    return np.einsum("ai,aboc,bj->ocij", g, sums, g)
+
+
 def bound(s: Any, given: list[Any]) -> Any:
     """What rounding may do: 2 additions in x's transform, 4 in the weights' and 4 in the result's, and the products, each times the sum of magnitudes."""
     x, w, y = (None if a is None else abs(a.astype(np.float64)) for a in given)
     matrices = [abs(m) for m in (BT, G, AT)]
     low = [p for p, _ in s.padding]
+    if s.kind == "weight_grad":
+        tiles = s.batch * -(-s.positions[0] // 2) * -(-s.positions[1] // 2)
+        return (tiles + 12) * float(np.finfo(NP[s.dtype]).eps) / 2 * weight_form(x, y, (low[0], low[1]), matrices)
     if s.kind == "forward":
         scale, depth = form(x, w, (low[0], low[1]), s.positions, matrices), s.channels
     else:
@@ -76,6 +101,8 @@ def test_the_form_is_the_convolution() -> None:
         s = spec(channels=3, filters=2, spatial=(size, 7), padding=((low, 1), (low, 2)))
         x, w = rng.standard_normal((2, 3, size, 7)), rng.standard_normal((2, 3, 3, 3))
         np.testing.assert_allclose(form(x, w, (low, low), s.positions, (BT, G, AT)), reference(s, x, w, None), rtol=1e-12, atol=1e-12)
+        y = rng.standard_normal((2, 2, *s.positions))
+        np.testing.assert_allclose(weight_form(x, y, (low, low), (BT, G, AT)), reference(s, x, None, y), rtol=1e-12, atol=1e-12)
 
 
 def grid(kind: str, dtype: str) -> list[Any]:
@@ -85,31 +112,36 @@ def grid(kind: str, dtype: str) -> list[Any]:
     for low, high, odd in itertools.product((-1, 0, 1, 2), (0, 1, 2), (0, 1)):
         size = [int(rng.integers(2, 7)) * 2 + 1 + (odd ^ i) for i in range(2)]
         c, o = (int(rng.choice([1, 3, 8, 17, 33, 64, 70, 130])) for _ in range(2))
-        layouts = [str(rng.choice([LAST_, FIRST])) for _ in range(3)]
+        layouts = [str(rng.choice([LAST_, FIRST])) for _ in range(2)] + [LAST_ if kind == "weight_grad" else str(rng.choice([LAST_, FIRST]))]
         out.append(spec(kind, dtype, int(rng.integers(1, 4)), c, o, size, (3, 3), padding=((low, high), (high, low if low >= 0 else 1)), layouts=tuple(layouts)))
     return out
+
+
+def tiled(made: Any) -> bool:
+    """Whether a kernel is of this form: by its workspace, or a function's name."""
+    return bool(made[2].work_bytes) or "_run_places" in made[2].text
 
 
 @wide
 @pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in (1, 2, 3))])
 @pytest.mark.parametrize("dtype", list(NP))
-@pytest.mark.parametrize("kind", ["forward", "input_grad"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_grid(name: str, dtype: str, kind: str, part: int, always: None) -> None:
     specs = grid(kind, dtype)[(part + NAMES.index(name)) % 4::4]
     for i, (s, made) in enumerate(zip(specs, build(specs, name), strict=True)):
-        assert made[2].work_bytes
+        assert tiled(made)
         check(made, s, i, at_end=bool(i % 2), bound=bound)
 
 
 @wide
-@pytest.mark.parametrize("kind", ["forward", "input_grad"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_sizes_of_caches(name: str, kind: str) -> None:
     """Several units an image, several blocks of channels, weights beyond the second cache; chosen as they are."""
     specs = [spec(kind, batch=2, channels=64, filters=72, spatial=(40, 28), padding=ONE, layouts=(LAST_, LAST_, LAST_)),
-             spec(kind, batch=1, channels=130, filters=200, spatial=(20, 15), padding=ONE, layouts=(FIRST, FIRST, FIRST)),
+             spec(kind, batch=1, channels=130, filters=200, spatial=(20, 15), padding=ONE, layouts=(FIRST, FIRST, FIRST if kind != "weight_grad" else LAST_)),
              spec(kind, batch=1, channels=200, filters=160, spatial=(13, 21), padding=ONE, layouts=(LAST_, FIRST, LAST_))]
     for i, (s, made) in enumerate(zip(specs, build(specs, name), strict=True)):
-        assert made[2].work_bytes and made[2].units > 1
+        assert tiled(made) and made[2].units > 1
         check(made, s, i, bound=bound)
 
 
@@ -147,9 +179,10 @@ def test_units_and_layouts_change_no_bit(name: str) -> None:
     x, w = (np.random.default_rng(1).standard_normal(shape) for shape in ((3, 50, 37, 40), (70, 50, 3, 3)))
     found = [run(made, s, x, w, ranges) for s, made in zip(specs, build(specs, name), strict=True) for ranges in (None, cut)]
     assert all(np.array_equal(f, found[0]) for f in found)
-    s = spec("input_grad", batch=3, channels=50, filters=40, spatial=(17, 20), padding=ONE, layouts=(LAST_, FIRST, LAST_))
-    made, = build([s], name)
-    assert np.array_equal(check(made, s, 1, bound=bound), check(made, s, 1, ranges=cut, bound=bound))
+    for kind in ("input_grad", "weight_grad"):
+        s = spec(kind, batch=3, channels=50, filters=140, spatial=(9, 14), padding=ONE, layouts=(LAST_, FIRST, LAST_))
+        made, = build([s], name)
+        assert tiled(made) and np.array_equal(check(made, s, 1, bound=bound), check(made, s, 1, ranges=cut, bound=bound))
 
 
 def pair(s: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
@@ -216,6 +249,50 @@ def test_sums_in_between_may_overflow(name: str, dtype: str, always: None, monke
     w = np.round(rng.uniform(-9, 9, (18, 3, 3, 3))) * tiny  # whole numbers of the least number: exact in either form
     x = np.round(rng.uniform(-9, 9, (2, 3, 6, 7)))
     assert np.array_equal(run(made, s, x, w * 4), run(direct, s, x, w * 4))
+
+
+@wide
+@pytest.mark.parametrize("layout", [FIRST, LAST_])
+def test_gradients_of_weights_that_are_not_finite(name: str, layout: str, always: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One element of x or y that is not finite, at a corner or inside: the gradients that it takes part in, as the definition says; no other changes a bit. Overflow."""
+    s = spec("weight_grad", channels=20, filters=37, spatial=(7, 8), padding=((1, 1), (1, 2)), layouts=(layout, FIRST, LAST_))
+    made, = build([s], name)
+    with monkeypatch.context() as m:
+        m.setattr(emit, "plan_weight_tiles", lambda *_: None)
+        direct, = build([s], name)
+    assert tiled(made) and not tiled(direct)
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((2, 20, 7, 8)), rng.standard_normal((2, 37, *s.positions))
+    y[:, :, 3, 4] = 0  # infinity times 0
+    plain = weights_of(made, s, x, y)
+    for value, at in ((np.nan, (0, 3, 0, 0)), (np.inf, (1, 0, 0, 0)), (-np.inf, (0, 19, 6, 7)), (np.inf, (1, 7, 3, 3)), (np.nan, (1, 7, 3, 3))):
+        for which in (0, 1):
+            bad = [x.copy(), y.copy()]
+            bad[which][at] = value
+            got, want = weights_of(made, s, *bad), weights_of(direct, s, *bad)
+            fine = np.isfinite(want)
+            assert not fine.all() and np.array_equal(got[~fine], want[~fine], equal_nan=True)
+            assert fine.any() and np.isfinite(got[fine]).all()
+            untouched = np.isfinite(weights_of(made, s, *[np.where(np.isfinite(b), b, 0) for b in bad])) & fine
+            channel = np.zeros_like(fine)
+            channel[(slice(None), at[1]) if which == 0 else at[1]] = True
+            assert np.array_equal(got[untouched & ~channel], plain[untouched & ~channel])
+    most = float(np.finfo(np.float32).max)
+    big = rng.uniform(0.5, 0.9, x.shape) * most
+    got, want = weights_of(made, s, big, y * 1e-3), weights_of(direct, s, big, y * 1e-3)
+    assert np.isfinite(want).any() and np.array_equal(np.isfinite(got), np.isfinite(want))
+    exact = reference(s, big.astype(np.float32).astype(np.float64) / most, None, (y * 1e-3).astype(np.float32).astype(np.float64))
+    fine = np.isfinite(want)
+    assert (abs(got.astype(np.float64) / most - exact)[fine] <= bound(s, [big / most, None, y * 1e-3])[fine]).all()
+
+
+def weights_of(made: Any, s: Any, x: Any, y: Any) -> Any:
+    """The gradient of row-major weights, of x and y given as [n, c, h, v]."""
+    order = (0, 2, 3, 1)
+    xs, ys = (np.ascontiguousarray(a.transpose(order) if layout == LAST_ else a, np.float32) for a, layout in ((x, s.layouts[0]), (y, s.layouts[2])))
+    out, work = np.full((s.filters, s.channels, 3, 3), 7, np.float32), np.full(made[2].packed_bytes + 64, 255, np.uint8)
+    made[0](xs.ctypes.data, ys.ctypes.data, work.ctypes.data, out.ctypes.data, s.batch, 0, made[2].units)
+    return out
 
 
 # ---- whole functions ------------------------------------------------------------------------------------------------------------------

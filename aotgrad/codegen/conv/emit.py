@@ -16,6 +16,7 @@ from .spec import FORWARD, WEIGHT_GRAD, ConvSpec
 from .taps import TapSum, ints, is_depthwise, tap_sums, weight_strides
 from .weight_grad import plan_weights, weight_functions
 from .winograd import Tiles, plan_tiles, tile_functions
+from .winograd_weights import plan_weight_tiles, weight_tile_functions
 
 __all__ = ["ConvKernel", "emit", "supported"]
 
@@ -81,7 +82,7 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     sums = tap_sums(spec)
     tiles = plan_tiles(sums[0], target) if len(sums) == 1 else None
     if tiles is not None:
-        return _winograd(spec, tiles, name)
+        return _winograd(spec, tiles, target, name)
     plans, pieces = _in_turn([choose(ts, target) for ts in sums])
     outside = any(p.blocks_outside for p in plans)
     staged = outside and not spec.kept
@@ -103,12 +104,12 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units, _pieces_of(plans[0]) if spec.kind == FORWARD else None, staged)
 
 
-def _winograd(spec: ConvSpec, plan: Tiles, name: str) -> ConvKernel:
+def _winograd(spec: ConvSpec, plan: Tiles, target: Target, name: str) -> ConvKernel:
     lane, k, group = _weight_steps(spec)
     texts = tile_functions(name, plan, _tap_numbers(spec, plan.sum), Steps(lane, k, weight_strides(spec)[2], group))
     (down, across), unit = plan.sum.axes, 2 * plan.rows
     pieces = Pieces(unit, down.count, across.count, 1) if spec.kind == FORWARD else None
-    declares = (*plan.vec.declares(), _PREFETCH)
+    declares = (*plan.vec.declares(), *Vec(spec.dtype, 1, target.fma).declares(), _PREFETCH)
     return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", plan.packed_bytes, plan.units, pieces, work_bytes=plan.work_bytes)
 
 
@@ -118,6 +119,10 @@ def _pieces_of(plan: Plan) -> Pieces | None:
 
 
 def _weight_grad(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
+    tiles = plan_weight_tiles(spec, target)
+    if tiles is not None:
+        declares = (*tiles.vec.declares(), _PREFETCH)
+        return ConvKernel("\n".join(weight_tile_functions(f"{name}_run", tiles)), declares, f"{name}_run", "", tiles.work_bytes, tiles.units, staged=True)
     plan = plan_weights(spec, target)
     assert plan is not None
     texts = weight_functions(f"{name}_run", plan)

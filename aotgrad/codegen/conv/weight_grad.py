@@ -18,7 +18,7 @@ from .choose import cycles, even, shapes
 from .spec import ConvSpec
 from .taps import SIZES, Axis, ints, is_depthwise, place, weight_strides
 
-__all__ = ["RUN_PARAMS", "WeightPlan", "plan_weights", "weight_functions"]
+__all__ = ["RUN_PARAMS", "WeightPlan", "plan_weights", "unpack", "weight_functions"]
 
 RUN_PARAMS = [("ptr", p) for p in ("x", "y", "work", "weights")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
 _TILE_PARAMS = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "rows"), ("i64", "cols"), ("i1", "acc")]
@@ -59,6 +59,7 @@ class WeightPlan:
     direct: bool
     depthwise: bool  # a's channels are lanes too, each filter reads its own
     home: tuple[int, int, int]  # bytes between filters, channels and taps of the result
+    masked: bool  # partial stores cost no more than whole ones
 
     @property
     def taps(self) -> int:
@@ -146,7 +147,7 @@ def plan_weights(spec: ConvSpec, target: Target) -> WeightPlan | None:
         return None
     a, b, rows, width = (y, x, o, c) if in_place else (x, y, c, o)
     most, vectors = _tile(target, vec, rows, width, kernel[-1] if not in_place else 1)
-    return WeightPlan(vec, axes, spec.rank == 1, groups, a, b, rows, width, most, vectors, in_place, depthwise, weight_strides(spec))
+    return WeightPlan(vec, axes, spec.rank == 1, groups, a, b, rows, width, most, vectors, in_place, depthwise, weight_strides(spec), target.masked)
 
 
 def _tile(target: Target, vec: Vec, rows: int, width: int, taps: int) -> tuple[int, int]:
@@ -256,7 +257,7 @@ def weight_functions(name: str, p: WeightPlan) -> list[str]:
         kinds = [True] if p.blocks == 1 else [False] if full else [False, True]
         for last in kinds:
             texts += _block(f"{name}_{'last' if last else 'full'}", p, last)
-            texts += [] if p.direct else _unpack(f"{name}_{'last' if last else 'full'}_unpack", p, last)
+            texts += [] if p.direct else unpack(f"{name}_{'last' if last else 'full'}_unpack", p, last)
         _units(f, name, p, kinds)
     f.ret()
     f.end()
@@ -448,7 +449,7 @@ def _valid(f: Fn, axis: Axis, at: str) -> tuple[str, str]:
 
 # -- the result out of the workspace ----------------------------------------------------------------------------------------------------------------
 
-def _unpack(name: str, p: WeightPlan, last: bool) -> list[str]:
+def unpack(name: str, p: WeightPlan, last: bool) -> list[str]:
     """``name(src, dst, r0, r1)``: rows [r0, r1) of a block of the workspace, for all taps, into the result."""
     f, vec, taps = Fn(name, [("ptr", "src"), ("ptr", "dst"), ("i64", "r0"), ("i64", "r1")], attrs="noinline nounwind"), p.vec, p.taps
     vectors, tail = p.last if last else (p.vectors, 0)
@@ -493,6 +494,13 @@ def _unpack_vector(name: str, p: WeightPlan, valid: int, row: int) -> str:
         rows = [vec.load(f, source(i if mask is None else f.min(i, end))) for i in at]
         for i, value in enumerate(transpose(f, vec, rows)[:valid]):
             vec.store(f, value, f.at("%dst", f.add(f.mul(q, vec.size), i * p.home[0])), mask)
+
+    if p.masked:  # one body for whole and partial blocks: a wide transpose is the dearest text to compile
+        count = f.sub("%q1", "%q0")
+        f.for_(count, vec.lanes, lambda i: block(f.add("%q0", i), vec.mask(f, f.sub(count, i))))
+        f.ret()
+        f.end()
+        return f.text()
 
     def whole(v: list[str]) -> list[Val]:
         block(v[0], None)

@@ -21,7 +21,7 @@ from .micro import Run, Tile, tile_kernel
 from .pack import PACK_PARAMS, Steps, pack_function
 from .taps import SIZES, Axis, Place, TapSum
 
-__all__ = ["WINOGRAD_PARAMS", "Tiles", "fits", "plan_tiles", "shaped", "tile_functions"]
+__all__ = ["WINOGRAD_PARAMS", "Tiles", "fits", "inside", "odd_lines", "plan_tiles", "shaped", "store_x", "tile_functions", "turn_function"]
 
 WINOGRAD_PARAMS = [("ptr", p) for p in ("x", "w", "y", "weights", "work")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
 _PLACES = 16
@@ -72,11 +72,11 @@ class Tiles:
     @property
     def pitch(self) -> int:
         """Bytes between tiles of transformed x, an odd number of cache lines: no two places or tiles compete for one set."""
-        return _odd_lines(self.sum.depth * self.vec.size)
+        return odd_lines(self.sum.depth * self.vec.size)
 
     @property
     def x_place(self) -> int:
-        return _odd_lines(self.most_tiles * self.pitch)
+        return odd_lines(self.most_tiles * self.pitch)
 
     @property
     def row(self) -> int:
@@ -85,7 +85,7 @@ class Tiles:
 
     @property
     def y_place(self) -> int:
-        return _odd_lines(self.most_tiles * self.row)
+        return odd_lines(self.most_tiles * self.row)
 
     @property
     def last_vectors(self) -> int:
@@ -152,7 +152,8 @@ class Tiles:
         return self.y_rows_at + (-(-2 * self.rows * self.sum.axes[0].target // 64) * 64 if self.turned[1] else 0)
 
 
-def _odd_lines(size: int) -> int:
+def odd_lines(size: int) -> int:
+    """``size`` up to an odd number of cache lines."""
     lines = -(-size // 64)
     return 64 * (lines + 1 - lines % 2)
 
@@ -201,7 +202,8 @@ def _price(plan: Tiles) -> float:
         steps = plan.sum.depth
         return sum(cycles(r, plan.vectors) * steps + 20 for r in even(tiles, plan.most)) + steps * plan.vectors * 2.0
 
-    return (plan.units - 1) * unit(plan.most_tiles) + unit(plan.last_tiles)
+    total = (plan.units - 1) * unit(plan.most_tiles) + unit(plan.last_tiles)
+    return total * (1.0 if plan.most_tiles == plan.last_tiles else 1.02)  # another text for the last unit
 
 
 def tile_functions(name: str, plan: Tiles, taps: list[int], steps: Steps) -> list[str]:
@@ -217,7 +219,7 @@ def tile_functions(name: str, plan: Tiles, taps: list[int], steps: Steps) -> lis
     texts.append(exact_function(f"{name}_exact", plan.sum, plan.vec, taps, steps))
     texts.append(_units(name, plan))
     if any(plan.turned):
-        texts.append(_turn_function(f"{name}_turn", plan.vec))
+        texts.append(turn_function(f"{name}_turn", plan.vec))
     texts += pack_function(f"{name}_direct", plan.pack, taps, steps)
     texts += [_weights(f"{name}_weights", plan), _pack(name, plan)]
     return texts
@@ -233,12 +235,12 @@ def _input(name: str, plan: Tiles) -> str:
     whole, tail = divmod(ts.depth, vec.lanes)
 
     def tile(i: str, j: str, to: str) -> None:
-        rows = [_inside(f, down, f.add(f.mul(i, 2), a)) for a in range(4)]
-        columns = [_inside(f, across, f.add(f.mul(j, 2), b)) for b in range(4)]
+        rows = [inside(f, down, f.add(f.mul(i, 2), a)) for a in range(4)]
+        columns = [inside(f, across, f.add(f.mul(j, 2), b)) for b in range(4)]
         at = [[f.select(f.both(r_in, c_in), f.at("%x", f.add(r, c)), "%work", "ptr") for c_in, c in columns] for r_in, r in rows]
 
         def body(q: Val, mask: str | None) -> None:
-            _store_x(f, vec, [[vec.load(f, f.at(p, q), mask) for p in row] for row in at], f.at(to, q), plan.x_place)
+            store_x(f, vec, [[vec.load(f, f.at(p, q), mask) for p in row] for row in at], f.at(to, q), plan.x_place)
 
         f.for_(whole * vec.bytes, vec.bytes, lambda q: body(q, None))
         if tail:
@@ -254,13 +256,13 @@ def _input(name: str, plan: Tiles) -> str:
     return f.text()
 
 
-def _inside(f: Fn, axis: Axis, p: Val) -> tuple[str, str]:
+def inside(f: Fn, axis: Axis, p: Val) -> tuple[str, str]:
     """Whether the first place that output ``p`` reads is in x, and how far it is from x's first one."""
     place = f.add(p, axis.off)
     return f.cmp("ult", place, axis.size), f.mul(place, axis.source)
 
 
-def _store_x(f: Fn, vec: Vec, d: list[list[str]], to: str, place: int) -> None:
+def store_x(f: Fn, vec: Vec, d: list[list[str]], to: str, place: int) -> None:
     """B' d B, a row of places at a time."""
     def minus(x: str, y: str) -> str:
         return f.op(f"fsub {vec.type} {x}, {y}")
@@ -458,7 +460,7 @@ def _turn(f: Fn, name: str, to: tuple[str, int], source: tuple[str, int], rows: 
     f.raw(f"call void @{name}_turn(ptr {to[0]}, i64 {to[1]}, ptr {source[0]}, i64 {source[1]}, i64 {rows}, i64 {columns})")
 
 
-def _turn_function(name: str, vec: Vec) -> str:
+def turn_function(name: str, vec: Vec) -> str:
     """``name(dst, ds, src, ss, rows, columns)``: dst[c, r] = src[r, c], in blocks of vectors; nothing else is read or written."""
     f = Fn(name, [("ptr", "dst"), ("i64", "ds"), ("ptr", "src"), ("i64", "ss"), ("i64", "rows"), ("i64", "columns")], attrs="noinline nounwind")
     n = vec.lanes
