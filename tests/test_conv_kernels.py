@@ -31,11 +31,8 @@ def build(specs, name):
     library = load_bytes(elf.link_shared([llvm.compile_object(text, target, passes="none")], symbols, "libconv.so"))
     p, i = ctypes.c_void_p, ctypes.c_int64
     pack = ctypes.CFUNCTYPE(None, p, p)
-
-    def run(address, kernel):
-        return ctypes.CFUNCTYPE(None, *[p] * (5 if kernel.work_bytes else 4), i, i, i)(address)
-
-    return [(run(library.address(k.run), k), pack(library.address(k.pack)) if k.pack else None, k, library) for k in kernels]
+    run = ctypes.CFUNCTYPE(None, *[p] * 4, i, i, i)
+    return [(run(library.address(k.run)), pack(library.address(k.pack)) if k.pack else None, k, library) for k in kernels]
 
 
 def spec(kind="forward", dtype="f32", batch=2, channels=3, filters=4, spatial=(5, 6), kernel=(3, 3), stride=None, padding=None, dilation=None, groups=1,
@@ -102,13 +99,14 @@ def check(made, s, seed, at_end=True, ranges=None, bound=None):
     operands = {"forward": (x.ctypes.data, at, y.ctypes.data), "input_grad": (y.ctypes.data, at, x.ctypes.data),
                 "weight_grad": (x.ctypes.data, y.ctypes.data, at)}[s.kind]
     total = kernel.units * (1 if s.kind == "weight_grad" else s.batch)
-    reads, work = [w.ctypes.data if kernel.staged or kernel.work_bytes else None], Guarded(kernel.work_bytes)
+    fourth = w.ctypes.data if kernel.staged else None
     if kernel.work_bytes:
+        work = Guarded(kernel.work_bytes)
         work.fill_nan()
         memory.append(work)
-        reads.append(work.start if not at_end else work.end - kernel.work_bytes)
+        fourth = work.start if not at_end else work.end - kernel.work_bytes
     for low, high in ranges(total) if ranges else [(0, total)]:
-        run(*operands, *reads, s.batch, low, high)
+        run(*operands, fourth, s.batch, low, high)
     given = [None if a is result else a for a in (x, w, y)]
     want = reference(s, *given)
     scale = reference(s, *(None if a is None else abs(a) for a in given))

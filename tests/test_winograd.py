@@ -166,10 +166,10 @@ def run(made: Any, s: Any, x: Any, w: Any, ranges: Any = None) -> Any:
     y = np.full([shape[i] for i in order] if s.layouts[2] == LAST_ else shape, 7, NP[s.dtype])
     packed, work = np.zeros(max(1, kernel.packed_bytes), np.uint8), np.full(kernel.work_bytes + 64, 255, np.uint8)
     pack(w.ctypes.data, packed.ctypes.data)
-    more = [w.ctypes.data if kernel.staged or kernel.work_bytes else None, *([work.ctypes.data] if kernel.work_bytes else [])]
+    fourth = work.ctypes.data if kernel.work_bytes else w.ctypes.data if kernel.staged else None
     total = kernel.units * s.batch
     for low, high in ranges(total) if ranges else [(0, total)]:
-        kernel_run(x.ctypes.data, packed.ctypes.data, y.ctypes.data, *more, s.batch, low, high)
+        kernel_run(x.ctypes.data, packed.ctypes.data, y.ctypes.data, fourth, s.batch, low, high)
     return y.transpose(0, 3, 1, 2) if s.layouts[2] == LAST_ else y
 
 

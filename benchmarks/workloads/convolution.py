@@ -131,7 +131,7 @@ def _called(spec: ConvSpec, x: Any, w: Any, y: Any, name: str) -> Candidate:
     symbols = [made.run, made.pack] if made.pack else [made.run]
     library = load_bytes(elf.link_shared([llvm.compile_object("\n".join([*made.declares, made.text]), target, passes="none")], symbols, "conv.so"))
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    kernel = ctypes.CFUNCTYPE(None, *[pointer] * (5 if made.work_bytes else 4), *[number] * 3)(library.address(made.run))
+    kernel = ctypes.CFUNCTYPE(None, *[pointer] * 4, *[number] * 3)(library.address(made.run))
     pack = ctypes.CFUNCTYPE(None, pointer, pointer)(library.address(made.pack)) if made.pack else None
     result = np.empty_like({"forward": y, "input_grad": x, "weight_grad": w}[spec.kind])
     raw = np.zeros(made.packed_bytes + 64, np.uint8)
@@ -140,9 +140,9 @@ def _called(spec: ConvSpec, x: Any, w: Any, y: Any, name: str) -> Candidate:
     units = made.units * (1 if spec.kind == "weight_grad" else x.shape[0])
     first, second = {"forward": (x.ctypes.data, packed), "input_grad": (y.ctypes.data, packed), "weight_grad": (x.ctypes.data, y.ctypes.data)}[spec.kind]
     made_at = result.ctypes.data
-    read = w.ctypes.data if made.staged or made.work_bytes else None
+    read = work.ctypes.data if made.work_bytes else w.ctypes.data if made.staged else None
     third, fourth = (packed if made.packed_bytes else None, made_at) if spec.kind == "weight_grad" else (made_at, read)
-    args = (first, second, third, fourth, *([work.ctypes.data] if made.work_bytes else []), x.shape[0], 0, units)
+    args = (first, second, third, fourth, x.shape[0], 0, units)
     weights, alive = w.ctypes.data, (library, raw, work, x, w, y)
 
     def values(_out: Any) -> list[Any]:

@@ -47,7 +47,7 @@ class ConvKernel:
     "forward" and "input_grad": ``run(a, packed, out, weights, batch, low, high)`` computes the units [low, high) of ``batch * units``; ``a`` is x or y.
     ``pack(weights, packed)`` makes the ``packed_bytes`` of packed weights first. Where these are ``staged`` it makes room for one block of them: who runs units at
     the same time needs room of its own.
-    With ``work_bytes`` it is ``run(a, packed, out, weights, work, batch, low, high)``: who runs units at the same time needs such a workspace of its own.
+    With ``work_bytes`` it is ``run(a, packed, out, work, batch, low, high)``: who runs units at the same time needs such a workspace of its own.
     "weight_grad": ``run(x, y, work, weights, batch, low, high)`` computes the units [low, high) of ``units``, in a workspace of ``packed_bytes``, which is also
     ``staged``; there is no ``pack``.
     """
@@ -82,7 +82,7 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     sums = tap_sums(spec)
     tiles = plan_tiles(sums[0], target) if len(sums) == 1 else None
     if tiles is not None:
-        return _winograd(spec, tiles, target, name)
+        return _winograd(spec, tiles, name)
     plans, pieces = _in_turn([choose(ts, target) for ts in sums])
     outside = any(p.blocks_outside for p in plans)
     staged = outside and not spec.kept
@@ -104,12 +104,12 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
     return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units, _pieces_of(plans[0]) if spec.kind == FORWARD else None, staged)
 
 
-def _winograd(spec: ConvSpec, plan: Tiles, target: Target, name: str) -> ConvKernel:
+def _winograd(spec: ConvSpec, plan: Tiles, name: str) -> ConvKernel:
     lane, k, group = _weight_steps(spec)
     texts = tile_functions(name, plan, _tap_numbers(spec, plan.sum), Steps(lane, k, weight_strides(spec)[2], group))
     (down, across), unit = plan.sum.axes, 2 * plan.rows
     pieces = Pieces(unit, down.count, across.count, 1) if spec.kind == FORWARD else None
-    declares = (*plan.vec.declares(), *Vec(spec.dtype, 1, target.fma).declares(), _PREFETCH)
+    declares = (*plan.vec.declares(), _PREFETCH)
     return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", plan.packed_bytes, plan.units, pieces, work_bytes=plan.work_bytes)
 
 

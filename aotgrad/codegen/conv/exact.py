@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..gemm.emit import Fn, Val, Vec
-from .pack import Steps
-from .taps import TapSum
+from .choose import Plan
 
 __all__ = ["any_lane", "exact_function"]
 
@@ -15,22 +14,29 @@ def any_lane(f: Fn, vec: Vec, mask: str) -> str:
     return f.op(f"icmp ne i{vec.lanes} {bits}, 0")
 
 
-def exact_function(name: str, ts: TapSum, vec: Vec, taps: list[int], steps: Steps) -> str:
-    """``name(x, weights, y, p0, p1)``: in the rows [p0, p1) of one image, each result that is not finite as the sum over taps inside x, then channels.
+def exact_function(name: str, plan: Plan) -> str:
+    """``name(x, w, y, p0, p1)``: in the rows [p0, p1) of one image, each result that is not finite as the sum over taps inside x, then channels; w is packed by ``plan``.
 
-    What is finite stays as it is, so that one infinity changes nothing elsewhere. A sum that is NaN stays so and ends.
+    What is finite stays as it is, so that one infinity changes nothing elsewhere. A vector of sums that are NaN stays so and ends.
     """
-    f = Fn(name, [("ptr", "x"), ("ptr", "weights"), ("ptr", "y"), ("i64", "p0"), ("i64", "p1")], attrs="noinline nounwind")
+    f = Fn(name, [("ptr", "x"), ("ptr", "w"), ("ptr", "y"), ("i64", "p0"), ("i64", "p1")], attrs="noinline nounwind")
+    ts, vec = plan.sum, plan.vec
     down, across = ts.axes
-    one = Vec(vec.dtype, 1, vec.fma)
 
-    def at(p: str, q: str, o: str) -> None:
-        y = f.at("%y", f.add(f.add(f.mul(p, down.target), f.mul(q, across.target)), f.mul(o, vec.size)))
-        f.when(f.op(f"fcmp uno {one.type} {f.op(f'fmul {one.type} {one.load(f, y)}, 0.0')}, 0.0"),
-               lambda: one.store(f, _sum(f, ts, one, (p, q), f.at("%weights", f.mul(o, steps.lane)), taps, steps), y))
+    def at(p: str, q: str, v: str) -> None:
+        y = f.at("%y", f.add(f.add(f.mul(p, down.target), f.mul(q, across.target)), f.mul(v, vec.bytes)))
+        mask = vec.mask(f, f.sub(ts.width, f.mul(v, vec.lanes))) if ts.width % vec.lanes else None
+        old = vec.load(f, y, mask)
+        zeros = f.op(f"fmul {vec.type} {old}, {vec.zero}")
+        bad = f.op(f"fcmp uno {vec.type} {zeros}, {zeros}")
+
+        def again() -> None:
+            vec.store(f, f.op(f"select {vec.mask_type} {bad}, {vec.type} {_sum(f, plan, (p, q), v)}, {vec.type} {old}"), y, mask)
+
+        f.when(any_lane(f, vec, bad), again)
 
     def row(v: list[str]) -> list[Val]:
-        f.for_(across.count, 1, lambda q: f.for_(ts.width, 1, lambda o: at(v[0], q, o)))
+        f.for_(across.count, 1, lambda q: f.for_(-(-ts.width // vec.lanes), 1, lambda o: at(v[0], q, o)))
         return [f.add(v[0], 1)]
 
     f.loop([("i64", "%p0")], lambda v: f.cmp("slt", v[0], "%p1"), row)
@@ -39,29 +45,28 @@ def exact_function(name: str, ts: TapSum, vec: Vec, taps: list[int], steps: Step
     return f.text()
 
 
-def _sum(f: Fn, ts: TapSum, one: Vec, at: tuple[str, str], weights: str, taps: list[int], steps: Steps) -> str:
-    """The sum for one position and the output channel whose weights begin at ``weights``."""
-    (down, across), (p, q) = ts.axes, at
-    rows, columns = len(down.taps), len(across.taps)
-    # Taps are numbered along each axis with a constant step, forwards or backwards.
-    along = taps[1] - taps[0] if columns > 1 else 0
-    below = taps[columns] - taps[0] if rows > 1 else 0
+def _sum(f: Fn, plan: Plan, at: tuple[str, str], v: str) -> str:
+    """The sum for one position and vector ``v`` of output channels."""
+    ts, vec, (p, q) = plan.sum, plan.vec, at
+    down, across = ts.axes
+    columns = len(across.taps)
+    block, j = f.udiv(v, plan.vectors), f.op(f"urem i64 {v}, {plan.vectors}")
+    step = f.select(f.cmp("eq", block, plan.blocks - 1), plan.last[0] * vec.bytes, plan.vectors * vec.bytes)
+    first = f.at("%w", f.add(f.mul(block, plan.block_bytes), f.mul(j, vec.bytes)))
 
     def tap(t: str, acc: str) -> str:
-        i, j = f.udiv(t, columns), f.op(f"urem i64 {t}, {columns}")
-        r, c = f.add(f.add(p, down.off), i), f.add(f.add(q, across.off), j)
+        r, c = f.add(f.add(p, down.off), f.udiv(t, columns)), f.add(f.add(q, across.off), f.op(f"urem i64 {t}, {columns}"))
         x = f.at("%x", f.add(f.mul(r, down.source), f.mul(c, across.source)))
-        w = f.at(weights, f.mul(f.add(f.add(f.mul(i, below), f.mul(j, along)), taps[0]), steps.tap))
-        inside = f.both(f.cmp("ult", r, down.size), f.cmp("ult", c, across.size))
-        count = f.select(inside, ts.depth, 0)
+        w = f.at(first, f.mul(f.mul(t, ts.depth), step))
+        count = f.select(f.both(f.cmp("ult", r, down.size), f.cmp("ult", c, across.size)), ts.depth, 0)
 
-        def channel(v: list[str]) -> list[Val]:
-            product = (one.load_elem(f, f.at(x, f.mul(v[0], ts.source.channel))), one.load_elem(f, f.at(w, f.mul(v[0], steps.k))))
-            return [f.add(v[0], 1), one.muladd(f, *product, v[1])]
+        def channel(u: list[str]) -> list[Val]:
+            b = vec.splat(f, vec.load_elem(f, f.at(x, f.mul(u[0], ts.source.channel))))
+            return [f.add(u[0], 1), vec.muladd(f, b, vec.load(f, f.at(w, f.mul(u[0], step))), u[1])]
 
-        def more(v: list[str]) -> str:
-            return f.both(f.cmp("slt", v[0], count), f.op(f"fcmp ord {one.type} {v[1]}, 0.0"))
+        def more(u: list[str]) -> str:
+            return f.both(f.cmp("slt", u[0], count), any_lane(f, vec, f.op(f"fcmp ord {vec.type} {u[1]}, {u[1]}")))
 
-        return f.loop([("i64", 0), (one.type, acc)], more, channel)[1]
+        return f.loop([("i64", 0), (vec.type, acc)], more, channel)[1]
 
-    return f.loop([("i64", 0), (one.type, "0.0")], lambda v: f.cmp("slt", v[0], rows * columns), lambda v: [f.add(v[0], 1), tap(v[0], v[1])])[1]
+    return f.loop([("i64", 0), (vec.type, vec.zero)], lambda u: f.cmp("slt", u[0], ts.taps), lambda u: [f.add(u[0], 1), tap(u[0], u[1])])[1]

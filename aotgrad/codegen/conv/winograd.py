@@ -21,9 +21,9 @@ from .micro import Run, Tile, tile_kernel
 from .pack import PACK_PARAMS, Steps, pack_function
 from .taps import SIZES, Axis, Place, TapSum
 
-__all__ = ["WINOGRAD_PARAMS", "Tiles", "fits", "inside", "odd_lines", "plan_tiles", "shaped", "store_x", "tile_functions", "turn_function"]
+__all__ = ["RUN_PARAMS", "Tiles", "fits", "inside", "odd_lines", "plan_tiles", "shaped", "store_x", "tile_functions", "turn_function"]
 
-WINOGRAD_PARAMS = [("ptr", p) for p in ("x", "w", "y", "weights", "work")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
+RUN_PARAMS = [("ptr", p) for p in ("x", "w", "y", "work")] + [("i64", "batch"), ("i64", "low"), ("i64", "high")]
 _PLACES = 16
 _BYTES, _DEEP_BYTES = 512 << 10, 900 << 10  # of what a unit transforms; where weights pass by from beyond the second cache, more tiles for each of their bytes
 _L2_HALF = 640 << 10
@@ -103,7 +103,7 @@ class Tiles:
     @property
     def ahead(self) -> bool:
         """Whether the weights come from beyond the second cache, and are fetched while the place before is computed."""
-        return self.pack.packed_bytes // 9 * _PLACES > _L2_HALF
+        return self.direct_at > _L2_HALF
 
     @property
     def block_bytes(self) -> int:
@@ -111,9 +111,13 @@ class Tiles:
         return _PLACES * self.sum.depth * self.row
 
     @property
+    def direct_at(self) -> int:
+        """Bytes of all transformed weights; behind them are the same ones packed for the definition."""
+        return self.pack.packed_bytes // 9 * _PLACES
+
+    @property
     def packed_bytes(self) -> int:
-        """Bytes of all transformed weights, and of one block before it is transformed."""
-        return self.pack.packed_bytes // 9 * _PLACES + self.pack.block_bytes
+        return self.direct_at + self.pack.packed_bytes
 
     @property
     def turned(self) -> tuple[bool, bool]:
@@ -216,7 +220,7 @@ def tile_functions(name: str, plan: Tiles, taps: list[int], steps: Steps) -> lis
             texts.append(_products(f"{name}_t{nv}_{r}", plan, nv, r))
         texts += [_places(f"{name}_places{nv}_{n}", plan, nv, n, f"{name}_t{nv}") for n in counts]
     texts.append(_output(f"{name}_output", plan))
-    texts.append(exact_function(f"{name}_exact", plan.sum, plan.vec, taps, steps))
+    texts.append(exact_function(f"{name}_exact", replace(plan.pack, sum=plan.sum)))
     texts.append(_units(name, plan))
     if any(plan.turned):
         texts.append(turn_function(f"{name}_turn", plan.vec))
@@ -396,11 +400,11 @@ def _weights(name: str, plan: Tiles) -> str:
 
 
 def _pack(name: str, plan: Tiles) -> str:
-    """``name_pack(weights, packed)``: [block][place][channel][channels of the block]."""
+    """``name_pack(weights, packed)``: [block][place][channel][channels of the block], then the same of taps."""
     f = Fn(f"{name}_pack", PACK_PARAMS, linkage="hidden", attrs="nounwind")
-    room = f.at("%packed", plan.packed_bytes - plan.pack.block_bytes)
 
     def block(b: str) -> None:
+        room = f.at("%packed", f.add(f.mul(b, plan.pack.block_bytes), plan.direct_at))
         f.raw(f"call void @{name}_direct_block(ptr %weights, ptr {room}, i64 {b})")
         step = f.select(f.cmp("eq", b, plan.blocks - 1), plan.sum.depth * plan.last_vectors * plan.vec.bytes, plan.sum.depth * plan.row)
         f.raw(f"call void @{name}_weights(ptr {room}, ptr {f.at('%packed', f.mul(b, plan.block_bytes))}, i64 {step})")
@@ -414,8 +418,8 @@ def _pack(name: str, plan: Tiles) -> str:
 # ---- units ----------------------------------------------------------------------------------------------------------------------------
 
 def _units(name: str, plan: Tiles) -> str:
-    """``name_run(x, w, y, weights, work, batch, low, high)``: the units [low, high) of ``batch * units``: rows of tiles of one image, all channels."""
-    f, vec, ts = Fn(f"{name}_run", WINOGRAD_PARAMS, linkage="hidden", attrs="nounwind"), plan.vec, plan.sum
+    """``name_run(x, w, y, work, batch, low, high)``: the units [low, high) of ``batch * units``: rows of tiles of one image, all channels."""
+    f, vec, ts = Fn(f"{name}_run", RUN_PARAMS, linkage="hidden", attrs="nounwind"), plan.vec, plan.sum
     flag = f.at("%work", plan.flag_at)
     f.for_(plan.pitch, 64, lambda q: f.raw(f"store <16 x float> zeroinitializer, ptr {f.at('%work', q)}, align 4"))
 
@@ -433,7 +437,7 @@ def _units(name: str, plan: Tiles) -> str:
         _block(f, name, plan, (to, r0, r1, piece), plan.blocks - 1, plan.last_vectors)
         seen = vec.load(f, flag)
         f.when(any_lane(f, vec, f.op(f"fcmp uno {vec.type} {seen}, {seen}")),
-               lambda: f.raw(f"call void @{name}_exact(ptr {x}, ptr %weights, ptr {to}, i64 {p0}, i64 {p1})"))
+               lambda: f.raw(f"call void @{name}_exact(ptr {x}, ptr {f.at('%w', plan.direct_at)}, ptr {to}, i64 {p0}, i64 {p1})"))
         if plan.turned[1]:
             across = ts.axes[1]
             first, count = f.mul(p0, across.count * vec.size), f.mul(f.sub(p1, p0), across.count)
