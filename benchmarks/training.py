@@ -16,22 +16,20 @@ RATE, MOMENTUM = 0.01, 0.9
 
 
 def own_step(params: Params, velocity: Params, x: Any, labels: Any) -> Any:
-    """One step: the loss, new parameters and velocities."""
+    """One step, which writes to the parameters and velocities. Gives the loss."""
     value, grads = ag.value_and_grad(lambda p: models.loss(ag.nn.functional, p, x, labels))(params)
-    velocity = [MOMENTUM * v + g for v, g in zip(velocity, grads)]
-    return value, [p - RATE * v for p, v in zip(params, velocity)], velocity
+    for p, v, g in zip(params, velocity, grads):
+        v *= MOMENTUM
+        v += g
+        p -= RATE * v
+    return value
 
 
 def own_state(params: Params, x: Any, labels: Any) -> Callable[[], Any]:
     """Steps one after the other; each gives the loss and the velocities."""
-    f = ag.compile(own_step)
+    f = ag.compile(own_step, donate=("params", "velocity"))
     state = [[p.copy() for p in params], [np.zeros_like(p) for p in params]]
-
-    def one() -> Any:
-        value, *state[:] = f(*state, x, labels)
-        return value, state[1]
-
-    return one
+    return lambda: (f(*state, x, labels), state[1])
 
 
 def torch_step(torch: Any, params: Params, x: Any, labels: Any, last: bool, compiled: bool = False) -> Callable[[], Any]:

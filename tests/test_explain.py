@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad.frontend import kernels
 
 F = ag.nn.functional
 HERE = os.path.basename(__file__)
@@ -152,6 +153,49 @@ def test_the_peak_of_memory_is_exact(name: str) -> None:
         gc.enable()
     assert 0 <= taken - found.peak_memory < SLACK, (taken, found.peak_memory)
     assert 0 <= again - found.results < SLACK
+
+
+def test_updates_in_place_take_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Donated arrays, and parameters and momenta of an optimiser, are written by the kernel itself."""
+    def step(p: Any, v: Any, x: Any) -> Any:
+        value, g = ag.value_and_grad(lambda p: ag.sum(ag.tanh(x @ p)))(p)
+        v *= 0.9
+        v += g
+        p -= 0.1 * v
+        return value
+
+    moved: list[Any] = []
+    run_over, copy = kernels.run_over, np.copyto
+    monkeypatch.setattr(kernels, "run_over", lambda kernel, arrays: [moved.append((kernel, list(arrays))), run_over(kernel, arrays)][1])
+    p, v, x = normal(640, 320), np.zeros((640, 320)), normal(50, 640)
+    f = ag.compile(step, donate=("p", "v"))
+    found = f.explain(p, v, x)
+    assert found.results == 8 and found.peak_memory == found.results + found.workspace
+    f(p, v, x)
+    (kernel, arrays), = moved
+    assert dict(kernel.over) == {1: 0, 2: 1} and arrays[0] is p and arrays[1] is v
+    assert f.explain(p[:, ::-1], v, x).results == 8 + p.nbytes  # written apart, then copied
+
+    layer = ag.nn.Linear(300, 200)
+    sgd, z = ag.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), ag.randn(20, 300)
+
+    @ag.compile
+    def training(z: Any) -> Any:
+        sgd.zero_grad()
+        loss = (layer(z) ** 2).sum()
+        loss.backward()
+        sgd.step()
+        return loss
+
+    for _ in range(4):
+        training(z)
+    grads = sum(q.numel() * 4 for q in layer.parameters())
+    assert training.explain(z).results == 4 + grads  # the loss and what .grad is set to
+    monkeypatch.setattr(np, "copyto", lambda *args, **kwargs: [moved.append(args), copy(*args, **kwargs)][1])
+    before, held = layer.weight.detach().clone(), layer.weight._data
+    moved.clear()
+    training(z)
+    assert not moved and layer.weight._data is held and (layer.weight != before).any()
 
 
 MEASURED = """

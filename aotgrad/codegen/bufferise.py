@@ -8,12 +8,14 @@ from typing import Any
 from aotgrad_runtime.dtypes import DType, int8
 
 from ..ir import dims
-from ..ir.core import Value
+from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from ..ir.types import Layout, TensorType
 from .access import Access, through
 from .fusion import Item, Plan
-from .kernel import KernelBuilder
+from .kernel import Index, KernelBuilder
+from .kernel_types import INDEX
+from .place import Block, place
 
 __all__ = ["Buffers", "Store", "Workspace", "dense", "strides_of"]
 
@@ -25,15 +27,8 @@ class Store:
 
     __slots__ = ("block", "dtype", "mem", "name", "what")
 
-    def __init__(self, mem: Any, dtype: DType, what: str, name: str = "", block: _Block | None = None) -> None:
+    def __init__(self, mem: Any, dtype: DType, what: str, name: str = "", block: Block | None = None) -> None:
         self.mem, self.dtype, self.what, self.name, self.block = mem, dtype, what, name, block
-
-
-class _Block:
-    __slots__ = ("offset", "size")
-
-    def __init__(self, offset: DimLike, size: DimLike) -> None:
-        self.offset, self.size = offset, size
 
 
 def _bytes(dtype: DType, count: DimLike) -> DimLike:
@@ -41,23 +36,13 @@ def _bytes(dtype: DType, count: DimLike) -> DimLike:
 
 
 class _Slot:
-    """A part that serves several values, one after the other: as large as the largest of them, whichever that is."""
+    """A part that serves several values of open sizes, one after the other: as large as the largest of them, whichever that is."""
 
     __slots__ = ("block", "left", "sizes")
 
     def __init__(self, size: DimLike) -> None:
         self.sizes, self.left = [size], 1
-        self.block: _Block | None = None
-
-    def excess(self, size: DimLike) -> int:
-        """How badly it suits ``size``: 0 for exactly; bytes left over or missing where they are known."""
-        if size in self.sizes:
-            return 0
-        known = [s for s in self.sizes if isinstance(s, int)]
-        if isinstance(size, int) and len(known) == len(self.sizes):
-            gap = max(known) - size
-            return gap if gap >= 0 else (1 << 60) - gap
-        return 1 << 61
+        self.block: Block | None = None
 
     def serve(self, size: DimLike) -> None:
         """One more value."""
@@ -77,50 +62,68 @@ _MOST_SIZES = 32  # of one slot: its size is their maximum
 
 
 class Workspace:
-    """Hands out parts of the workspace; a freed part serves again where it is known to be large enough."""
+    """Hands out parts of the workspace. Parts of known sizes get their places when all are known (``settle``), so that what lives at different times shares
+    memory whatever the sizes are; parts of open sizes come behind them, and one that is free serves again for the same size."""
 
     def __init__(self, kb: KernelBuilder, mem: Value) -> None:
         self.kb, self.mem = kb, mem
-        self.total: DimLike = 0
-        self._free: list[_Block] = []
-        self._count = 0
+        self.total: DimLike = 0  # of open sizes, until settled
+        self._known: list[Block] = []
+        self._free: list[Block] = []
+        self._places: list[tuple[Op, Block | None]] = []  # constants to be filled in: where a part is, or where those of open sizes begin
+        self._count = self._time = 0
 
     def take(self, dtype: DType, count: DimLike) -> Store:
         """A buffer of ``count`` elements, 64-byte aligned."""
         return self.within(self.reserve(_bytes(dtype, count)), dtype, count)
 
-    def reserve(self, size: DimLike) -> _Block:
+    def reserve(self, size: DimLike) -> Block:
         """A part of so many bytes."""
-        block = self._reuse(size)
-        if block is None:
-            block = _Block(self.total, size)
-            self.total = self.total + size
+        self._time += 1
+        if isinstance(size, int):
+            self._known.append(Block(size, self._time))
+            return self._known[-1]
+        for b in self._free:
+            if b.size == size:
+                self._free.remove(b)
+                return b
+        block = Block(size, self._time, self.total)
+        self.total = self.total + size
         return block
 
-    def within(self, block: _Block, dtype: DType, count: DimLike) -> Store:
+    def offset(self, block: Block) -> Index:
+        """Where a part begins, in bytes."""
+        known = isinstance(block.size, int)
+        made = self.kb.pure("arith.constant", (), INDEX, {"value": -1}, ("place", id(block) if known else 0))
+        assert made.op is not None
+        self._places.append((made.op, block if known else None))
+        return made if known else self.kb.add(made, self.kb.dim(block.offset))
+
+    def within(self, block: Block, dtype: DType, count: DimLike) -> Store:
         """A part as a buffer."""
         self._count += 1
-        mem = self.kb.view(self.mem, self.kb.dim(block.offset), dtype, self.kb.dim(count))
+        mem = self.kb.view(self.mem, self.offset(block), dtype, self.kb.dim(count))
         return Store(mem, dtype, "work", f"w{self._count}", block)
 
     def take_bytes(self, count: DimLike) -> Store:
         """A buffer of bytes."""
         return self.take(int8, count)
 
-    def _reuse(self, size: DimLike) -> _Block | None:
-        best: _Block | None = None
-        for b in self._free:
-            fits = b.size == size or (isinstance(b.size, int) and isinstance(size, int) and size <= b.size)
-            if fits and (best is None or (isinstance(b.size, int) and isinstance(best.size, int) and b.size < best.size)):
-                best = b
-        if best is not None:
-            self._free.remove(best)
-        return best
-
     def give_back(self, store: Store) -> None:
         """Frees a buffer."""
-        if store.block is not None:
+        if store.block is None:
+            return
+        self._time += 1
+        store.block.end = self._time
+        if not isinstance(store.block.size, int):
             self._free.append(store.block)
+
+    def settle(self) -> None:
+        """Places the parts of known sizes, once all are asked for."""
+        known = place(self._known)
+        for op, block in self._places:
+            op.attrs["value"] = known if block is None else block.offset
+        self.total = known + self.total
 
 
 def strides_of(t: TensorType) -> tuple[DimLike, ...]:
@@ -134,7 +137,8 @@ def dense(store: Store, t: TensorType, base: DimLike = 0) -> Access:
 
 
 class Buffers:
-    """Access to every value in memory of one block. ``args`` and ``outs`` are given; the rest lives in the workspace."""
+    """Access to every value in memory of one block. ``args`` and ``outs`` are given; the rest lives in the workspace,
+    also outputs that have no place of their own (None), until the block has run."""
 
     def __init__(self, plan: Plan, args: Mapping[Value, Access], outs: Sequence[Any], work: Workspace) -> None:
         self.plan, self.work = plan, work
@@ -144,39 +148,67 @@ class Buffers:
         self._last: dict[int, list[Value]] = {}
         self._own: dict[Value, Store] = {}
         self._targets: dict[Value, Access] = {}
-        for i, (v, out) in enumerate(zip(plan.outputs, outs)):
-            if i in plan.registers:
+        for v, out in zip(plan.outputs, outs):
+            if out is None:
                 continue
             root = v
             while root.op is not None and root.op.name == "reshape" and root not in self._at and root not in plan.memory:
                 root = root.op.operands[0]
             base = plan.base(root)
             self._targets[base] = out if root is v and base is root else Access(out.store, out.base, strides_of(base.type))
+        self._classes()
         self._slots: dict[Value, _Slot] = {}
         self._lifetimes()
         self._share()
 
+    def _classes(self) -> None:
+        """Values that are in one place, one after the other: ``_class[v]`` is the first of them, ``_members`` all. What ends up in a result is there from the start."""
+        plan = self.plan
+        self._class: dict[Value, Value] = {}
+        self._members: dict[Value, list[Value]] = {}
+        for v, before in plan.same.items():
+            if before in self._at:  # an argument that is written over: the result's place is its own
+                continue
+            out = self._targets.get(v)
+            if v in self._targets and (out is None or out.strides != strides_of(v.type)):
+                continue
+            first = self._class[v] = self._class.get(before, before)
+            self._members.setdefault(first, [first]).append(v)
+            if out is not None:
+                for u in self._members[first]:
+                    self._targets.setdefault(u, dense(out.store, self._memory_type(u), out.base))
+
+    def _memory_type(self, v: Value) -> TensorType:
+        """The type of a value with the layout that its buffer has."""
+        t = v.type
+        order = self.plan.order.get(v, t.order)
+        return t if order == t.order else TensorType(t.shape, t.dtype, Layout(order))
+
     def _share(self) -> None:
-        """Which values share a slot: those whose lifetimes do not meet. Sizes that cannot be compared share one of their maximum."""
+        """Which values of open sizes share a slot: those whose lifetimes do not meet. Sizes that cannot be compared share one of their maximum."""
         free: list[_Slot] = []
         for i in sorted({*self._first, *self._last}):
             for base in self._first.get(i, ()):
                 size = _bytes(base.type.dtype, base.type.size)
-                slot = min((s for s in free if size in s.sizes or len(s.sizes) < _MOST_SIZES), key=lambda s: s.excess(size), default=None)
+                if isinstance(size, int):
+                    continue
+                slot = min((s for s in free if size in s.sizes or len(s.sizes) < _MOST_SIZES), key=lambda s: size not in s.sizes, default=None)
                 if slot is None:
                     slot = _Slot(size)
                 else:
                     free.remove(slot)
                     slot.serve(size)
                 self._slots[base] = slot
-            free += [self._slots[base] for base in self._last.get(i, ())]
+            free += [self._slots[base] for base in self._last.get(i, ()) if base in self._slots]
 
     def _lifetimes(self) -> None:
+        spans: dict[Value, list[int]] = {}
         for base, items in self.plan.touched.items():
             if base in self._targets or base in self._at or (base.op is not None and self.plan.kind[base.op] == "kern" and base.op.name == "constant"):
                 continue
             # What no item of the schedule reads is a result in a register: its buffer is read when the block has run, and lives until then.
-            when = [self._order.get(i, len(self._order)) for i in items]
+            spans.setdefault(self._class.get(base, base), []).extend(self._order.get(i, len(self._order)) for i in items)
+        for base, when in spans.items():
             if when:
                 self._first.setdefault(min(when), []).append(base)
                 self._last.setdefault(max(when), []).append(base)
@@ -185,22 +217,24 @@ class Buffers:
         """Before an item: buffers first used by it come into being."""
         for base in self._first.get(self._order[item], ()):
             if base not in self._at:
-                slot = self._slots[base]
-                if slot.block is None:
-                    slot.block = self.work.reserve(slot.size)
-                store = self.work.within(slot.block, base.type.dtype, base.type.size)
+                t, slot = base.type, self._slots.get(base)
+                if slot is None:
+                    store = self.work.take(t.dtype, t.size)
+                else:
+                    if slot.block is None:
+                        slot.block = self.work.reserve(slot.size)
+                    store = self.work.within(slot.block, t.dtype, t.size)
                 self._own[base] = store
-                t = base.type
-                order = self.plan.order.get(base, t.order)
-                self._at[base] = dense(store, t if order == t.order else TensorType(t.shape, t.dtype, Layout(order)))
+                for v in self._members.get(base, (base,)):
+                    self._at[v] = dense(store, self._memory_type(v))
 
     def leave(self, item: Item | None) -> None:
         """After an item: buffers last used by it are free. None: the end of the block, when the results in registers have been read."""
         for base in self._last.get(len(self._order) if item is None else self._order[item], ()):
-            slot = self._slots[base]
-            slot.left -= 1
-            store = self._own.pop(base, None)
-            if store is not None and not slot.left:
+            slot, store = self._slots.get(base), self._own.pop(base, None)
+            if slot is not None:
+                slot.left -= 1
+            if store is not None and (slot is None or not slot.left):
                 self.work.give_back(store)
 
     def place(self, v: Value, access: Access) -> None:
@@ -252,7 +286,7 @@ class Buffers:
 
     def read_again(self, store: Store) -> bool:
         """Whether something else of this block reads (or writes) an output's buffer than what makes it."""
-        return any(out.store is store and sum(i in self._order for i in self.plan.touched.get(base, ())) > 1 for base, out in self._targets.items() if out is not None)
+        return sum(out is not None and out.store is store and i in self._order for base, out in self._targets.items() for i in self.plan.touched.get(base, ())) > 1
 
     def wants_memory(self, v: Value) -> bool:
         """Whether a value of size 1 must be in memory beside its register."""

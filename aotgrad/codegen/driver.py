@@ -116,7 +116,7 @@ def compile_func(func: Func, name: str, target: Target, options: Options | None 
 
 
 def _lowered(func: Func, name: str, target: Target, opts: Options) -> Lowered:
-    low = lower(func, name, target, checks=opts.checks, hooks=bool(opts.hooks), threads=opts.threads, constant=opts.constant)
+    low = lower(func, name, target, checks=opts.checks, hooks=bool(opts.hooks), threads=opts.threads, constant=opts.constant, over=opts.over)
     if opts.guards or opts.unequal or opts.flush:
         low = replace(low, entry=replace(low.entry, guards=tuple((a, b, -1) for a, b in opts.guards), unequal=opts.unequal, flush=opts.flush))
     return low
@@ -126,7 +126,7 @@ def steps(func: Func, name: str, target: Target, options: Options | None = None)
     """What each kernel of the compiled function does, in order, and the changes of layout. Lowers it again: compiled code in the cache knows no source lines."""
     opts = options or Options()
     found: list[Step] = []
-    low = lower(func, name, target, checks=opts.checks, threads=opts.threads, steps=found, constant=opts.constant)
+    low = lower(func, name, target, checks=opts.checks, threads=opts.threads, steps=found, constant=opts.constant, over=opts.over)
     return found, [_relayout(m) for m in moves(low.placed)]
 
 

@@ -7,7 +7,6 @@ same space join nests (siblings). What is read in two nests is stored, except ch
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from .prepare import prepare
 from .sum_order import Pairs, every_pair, groups, in_line, innermost, is_run, joints, kept, may_split, mixes, sum_size, tied, ties
 from .windows import OVERLAY, WINDOW, window_map
 
-__all__ = ["Item", "Kern", "Nest", "Plan", "Scalar", "WRITES", "analyse", "classify", "produced", "size_one", "view_of", "weight", "write_map"]
+__all__ = ["How", "Item", "Kern", "Nest", "Plan", "Scalar", "Uses", "WRITES", "classify", "fuse", "produced", "size_one", "view_of", "weight", "write_map"]
 
 CHEAP = 2
 _NEAR = 8  # weight of what is computed in every nest that reads it, where all its data is read anyway: less than writing and reading it
@@ -86,6 +85,10 @@ class Nest(Item):
         self.src = 0
         self.layout: Any = None
         self.epilogue: Op | None = None  # the product whose blocks it runs on
+
+
+Uses = dict[Value, list[tuple[Item, How]]]
+"""Who reads a value, and through which map."""
 
 
 def size_one(shape: Sequence[DimLike]) -> bool:
@@ -162,11 +165,13 @@ def _shifts(maps: Iterable[Map]) -> bool:
 class Plan:
     """The outcome: items in order, and what the later steps ask about values.
 
-    ``registers``: outputs (by index) that are wanted in registers; ``donated``: argument -> index of the output that may take over its buffer.
+    ``registers``: outputs (by index) that are wanted in registers; ``donated``: argument -> index of the output that may take over its buffer; ``over``: the same,
+    but only by items that run after all others (``late``).
     """
 
-    def __init__(self, block: Block, registers: frozenset[int] = frozenset(), donated: Mapping[Value, int] | None = None) -> None:
-        self.block, self.registers, self.donated = block, registers, dict(donated or {})
+    def __init__(self, block: Block, registers: frozenset[int] = frozenset(), donated: Mapping[Value, int] | None = None,
+                 over: Mapping[Value, int] | None = None) -> None:
+        self.block, self.registers, self.donated, self.over_args = block, registers, dict(donated or {}), dict(over or {})
         ops, outputs = prepare(block)
         self.ops: list[Op] = list(ops)
         self.outputs: list[Value] = list(outputs)
@@ -174,19 +179,23 @@ class Plan:
         self.kind: dict[Op, str] = {}
         self.views: dict[Op, ViewMap] = {}
         self.items: list[Item] = []
+        self.late: set[Item] = set()
         self.replaced: dict[tuple[int, Value], Value] = {}  # (item id, operand) -> its copy in memory
         self.claims: dict[Value, tuple[Value, int, DimLike]] = {}  # piece -> (concatenation, dim, start)
         self.over: dict[Value, Value] = {}  # result of a write -> the value whose buffer it continues
         self.memory: dict[Value, None] = {}  # values with a buffer of their own (or a part of another's)
         self.memory_args: set[Value] = set()  # arguments that must be in memory
         self.order: dict[Value, tuple[int, ...]] = {}  # dims in memory order of a buffer whose layout nobody prescribes
+        self.same: dict[Value, Value] = {}  # value with a buffer -> the one whose place it takes, which is dead then
         self._roots: dict[Value, Value] = {}
         self.touched: dict[Value, set[Item]] = {}  # values in memory -> items that write or read them
 
     @property
     def in_place(self) -> frozenset[int]:
         """Outputs that are written into the buffer of a donated argument."""
-        return frozenset(i for a, i in self.donated.items() if a is self.base(self.outputs[i]))
+        given = {**self.donated, **self.over_args}
+        ends = {i: self.base(self.outputs[i]) for i in given.values()}
+        return frozenset(i for a, i in given.items() if a is ends[i] or a is self.same.get(ends[i]))
 
     def operand(self, item: Item, v: Value) -> Value:
         """The value to read for operand ``v`` of an item: itself, or a copy made for it."""
@@ -208,7 +217,7 @@ class Plan:
 class _Analysis:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.uses: dict[Value, list[tuple[Item, How]]] = {}
+        self.uses: Uses = {}
         self.items: list[Item] = []
         self.spaces: dict[tuple[DimLike, ...], list[Nest]] = {}
         self.cost: dict[Value, int] = {}
@@ -358,13 +367,13 @@ class _Analysis:
                 getattr(self, "_" + plan.kind[op])(op, pos)
         for a in plan.block.args:
             self._argument(a)
-        plan.items = self._schedule(end)
         for v in plan.memory:
             plan.touched.setdefault(plan.base(v), set()).update(u for u, h in self.uses.get(v, ()) if h != "order")
-        for item in plan.items:
+        for item in self.items:
             for v in produced(item):
                 if v in plan.memory:
                     plan.touched[plan.base(v)].add(item)
+        plan.items = [item for item in self.items if item is not end]
         return plan
 
     def _argument(self, a: Value) -> None:
@@ -380,25 +389,6 @@ class _Analysis:
                 if continues and all(self._reads_before(u, h, w, a) for u, h in uses if u is not w or h != "inplace"):
                     winner = w
         self._grant(a, winner, writers, -1)
-
-    def _schedule(self, end: Item) -> list[Item]:
-        waiting = dict.fromkeys(self.items, 0)
-        for item in self.items:
-            for u in item.users:
-                waiting[u] += 1
-        ready = [(item.pos, -item.id, item) for item in self.items if not waiting[item]]
-        heapq.heapify(ready)
-        out: list[Item] = []
-        while ready:
-            item = heapq.heappop(ready)[2]
-            out.append(item)
-            for u in item.users:
-                waiting[u] -= 1
-                if not waiting[u]:
-                    heapq.heappush(ready, (u.pos, -u.id, u))
-        assert len(out) == len(self.items), "the schedule has a cycle"
-        out.remove(end)
-        return out
 
     # ---- views, aliases, sources ----------------------------------------------------------------------------------------------------
 
@@ -780,6 +770,7 @@ def write_map(op: Op) -> Map:
     return tuple((start, ((d, step),) if v.shape[d] != 1 else ()) for d, (start, step) in enumerate(zip(op.attrs["starts"], op.attrs["steps"])))
 
 
-def analyse(block: Block, registers: Iterable[int] = (), donated: Mapping[Value, int] | None = None) -> Plan:
-    """The schedule of a block: what runs as one loop nest, in which order, and which values live in memory."""
-    return _Analysis(Plan(block, frozenset(registers), donated)).run()
+def fuse(plan: Plan) -> tuple[Plan, Uses]:
+    """What runs as one loop nest, and which values live in memory; items in any order. With it who reads what, and how."""
+    made = _Analysis(plan)
+    return made.run(), made.uses

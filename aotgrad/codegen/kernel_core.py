@@ -70,6 +70,7 @@ class KernelBuilder:
     def __init__(self, block: Block, sizes: Mapping[str, Value] | None = None) -> None:
         self.sizes = dict(sizes or {})
         self.loc: Loc | None = None
+        self.polls = True  # whether loops may ask for an interrupt
         self._scopes = [_Scope(block, False)]
         self._depth: dict[Value, int] = {}
         self._open: list[Loop] = []
@@ -396,7 +397,7 @@ class KernelBuilder:
             yield loop
         body.outputs = self._checked(loop, [v.type for v in init], "for")
         short = static and high - low <= poll * step  # type: ignore[operator]
-        attrs: dict[str, Any] = {"ag.poll": poll} if poll and not short else {}
+        attrs: dict[str, Any] = {"ag.poll": poll} if poll and self.polls and not short else {}
         if runs:
             attrs["ag.runs"] = True
         loop.results = list(self.op("scf.for", [*bounds, *init], [v.type for v in init], attrs, (body,)).results)
@@ -504,7 +505,7 @@ class KernelBuilder:
         first = [*map(self.index, origin)] if epilogue else []
         before = [] if packed is None else [packed[0], self.index(packed[1])]
         self.call(callee, [*operands, *before, *([] if workspace is None else [workspace]), *first, *captures], (),
-                  {"ag.workspace": workspace is not None, **({} if packed is None else {"ag.packed": True})})
+                  {"ag.workspace": workspace is not None, **({} if packed is None else {"ag.packed": True}), **({} if self.polls else {"ag.calm": True})})
 
     def gemm_pack(self, n: Index, k: Index, b: tuple[Value, Index, Index, Index], to: tuple[Value, Index], strips: tuple[Index, Index]) -> None:
         """Strips of B [k, n] (buffer, offset, row stride, column stride), from the first up to the second, into a byte buffer, for ``gemm``."""

@@ -1,9 +1,10 @@
 """The kernel level's definition, as code: for every op, what it takes and gives. ``verify`` checks a function against it.
 
 The meaning of the ops is MLIR's (dialects func, scf, arith, math, memref, vector); what is left undefined there is not used: shifts by the width, division
-by zero and conversions out of range are guarded by ``ScalarBuilder``. Five attributes are ours, and MLIR ignores them: ``ag.poll`` on ``scf.for`` (ask for an
+by zero and conversions out of range are guarded by ``ScalarBuilder``. Six attributes are ours, and MLIR ignores them: ``ag.poll`` on ``scf.for`` (ask for an
 interrupt every so many rounds; 1: between rounds), ``ag.runs`` on ``scf.for`` (it runs at least once), ``ag.parallel`` on ``scf.for`` (rounds may run at the same
-time, on so many threads), ``ag.status`` (leave with the callee's status) and ``ag.workspace`` (the call has scratch memory) on ``func.call``.
+time, on so many threads), ``ag.status`` (leave with the callee's status), ``ag.workspace`` (the call has scratch memory) and ``ag.calm`` (it does not ask for an
+interrupt) on ``func.call``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from aotgrad_runtime.dtypes import int8
@@ -15,17 +15,19 @@ from ..ir import dims
 from ..ir.core import Block, Func, Op, Value, walk
 from ..ir.transforms.custom import runnable
 from ..ir.transforms.layout import Layouts
+from ..ir.types import TensorType
 from . import later
 from .access import Access
 from .bufferise import Buffers, Store, Workspace, dense
 from .emit import Entry
 from .exprs import apply, const_of
-from .fusion import Item, Kern, Nest, Plan, Scalar, analyse
+from .fusion import Item, Kern, Nest, Plan, Scalar
 from .kernel import Kernel, KernelBuilder, function
 from .loops import NestEmitter, scalar_of
 from .lowering_kernels import emit_kernel
 from .nest import Context
 from .once import LEAST, Cut, Kept, KeptStore, block_type, cut, once_name
+from .planning import analyse
 from .regions import region_of
 from .report import describe
 from .scalarise import scalarise
@@ -87,10 +89,10 @@ class Lowered:
 
 
 def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: bool = False, threads: int = 1, steps: list[Step] | None = None,
-          constant: Sequence[int] = ()) -> Lowered:
+          constant: Sequence[int] = (), over: Sequence[tuple[int, int]] = ()) -> Lowered:
     """Lowers ``func`` (primitive ops only) to kernel level. ``hooks``: each kernel of the function's own block reports its borders to ctx's hook.
     ``threads``: of the pool in ctx, so many may share a kernel. ``steps``: is filled with what the kernels do. ``constant``: see ``Options``; where too little depends
-    on such arguments, ``once`` of the result is None and the function as without.
+    on such arguments, ``once`` of the result is None and the function as without. ``over``: see ``Options``.
 
     Raises ``AotgradNotImplementedError`` for an op or layout without a kernel-level form, ``AotgradValueError`` for arrays that no machine can count.
     """
@@ -104,43 +106,51 @@ def lower(func: Func, name: str, target: Target, *, checks: bool = True, hooks: 
     if missing:
         raise AotgradTypeError(f"size {missing[0]} of an output of {name} appears in no argument")
     module = Module(name, target, checks=checks, regions=[] if hooks else None, threads=threads, steps=steps)
-    found = _with_once(func, module, constant) if constant else None
+    found = _with_once(func, module, constant, over) if constant else None
     if found is not None:
         return found
-    k = function(name, [t.dtype for t in func.arg_types], [t.dtype for t in func.out_types], symbols)
+    k = function(name, [t.dtype for t in func.arg_types], [t.dtype for t in _results(func, over)], symbols)
     work = Workspace(k.kb, k.workspace)
-    _whole(module, k, func, _arguments(k, func), _results(k, func), work)
-    return Lowered(module.funcs, Entry(name, tuple(func.arg_types), tuple(func.out_types), tuple(symbols), work.total), module, func)
+    return Lowered(module.funcs, _whole(module, k, func, _arguments(k, func, over), work, over, func.arg_types), module, func)
 
 
-def _arguments(k: Kernel, func: Func) -> list[Access]:
-    return [dense(Store(m, t.dtype, "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
+def _arguments(k: Kernel, func: Func, over: Sequence[tuple[int, int]] = ()) -> list[Access]:
+    written = {i for _, i in over}
+    return [dense(Store(m, t.dtype, "over" if i in written else "in", f"in{i}"), t) for i, (m, t) in enumerate(zip(k.inputs, func.arg_types))]
 
 
-def _results(k: Kernel, func: Func) -> list[Access]:
-    return [dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, func.out_types))]
+def _results(func: Func, over: Sequence[tuple[int, int]]) -> list[TensorType]:
+    """What callers get: the outputs that are not written over arguments."""
+    placed = dict(over)
+    return [t for j, t in enumerate(func.out_types) if j not in placed]
 
 
-def _whole(module: Module, k: Kernel, func: Func, ins: Sequence[Access], outs: Sequence[Access], work: Workspace) -> None:
-    """The body of a function."""
-    lower_block(module, k.kb, analyse(scalarise(func.body, module.target.vector_bits)), dict(zip(func.body.args, ins)), outs, work)
+def _whole(module: Module, k: Kernel, func: Func, ins: Sequence[Access], work: Workspace, over: Sequence[tuple[int, int]], given: Sequence[TensorType]) -> Entry:
+    """The body of a function. ``given``: the types of the arguments that callers give."""
+    results, placed, body = _results(func, over), dict(over), scalarise(func.body, module.target.vector_bits)
+    outs = iter([dense(Store(m, t.dtype, "out", f"out{i}"), t) for i, (m, t) in enumerate(zip(k.outputs, results))])
+    plan = analyse(body, over={body.args[i]: j for j, i in placed.items()})
+    homes = [next(outs) if j not in placed else ins[placed[j]] if j in plan.in_place else None for j in range(len(func.out_types))]
+    lower_block(module, k.kb, plan, dict(zip(body.args, ins)), homes, work, moves={j: ins[i] for j, i in placed.items() if j not in plan.in_place})
     k.kb.ret()
+    work.settle()
     module.funcs.insert(0, k.func)
+    return Entry(module.name, tuple(given), tuple(results), tuple(func.symbols()), work.total)
 
 
-def _with_once(func: Func, module: Module, constant: Sequence[int]) -> Lowered | None:
+def _with_once(func: Func, module: Module, constant: Sequence[int], over: Sequence[tuple[int, int]]) -> Lowered | None:
     """The function without what its constant arguments give alone, and the one that computes that; None where it is too little."""
     parts = cut(func, constant)
-    main, own, symbols = parts.main, len(func.args), func.symbols()
-    k = function(module.name, [*(t.dtype for t in func.arg_types), int8], [t.dtype for t in func.out_types], symbols)
+    main, own = parts.main, len(func.args)
+    k = function(module.name, [*(t.dtype for t in func.arg_types), int8], [t.dtype for t in _results(func, over)], func.symbols())
     kept = module.kept = Kept(k.inputs[-1], KernelBuilder(Block()), {})
-    ins = _arguments(k, func)
+    ins = _arguments(k, func, over)
     kept.sources.update((ins[i].store, n) for n, i in enumerate(parts.constant))
     made = [KeptStore(kept, t, f"kept{i}") for i, t in enumerate(main.arg_types[own:])]
     kept.sources.update((store, len(parts.constant) + n) for n, store in enumerate(made))
     report, steps = len(module.report), None if module.steps is None else len(module.steps)
     work = Workspace(k.kb, k.workspace)
-    _whole(module, k, main, [*ins, *(dense(s, s.type) for s in made)], _results(k, func), work)
+    entry = _whole(module, k, main, [*ins, *(dense(s, s.type) for s in made)], work, over, func.arg_types)
     if kept.size < LEAST:
         module.kept = None
         module.funcs.clear()
@@ -151,7 +161,7 @@ def _with_once(func: Func, module: Module, constant: Sequence[int]) -> Lowered |
             module.regions.clear()
         return None
     k.func.body.ops[:0] = kept.head.block.ops
-    entry = Entry(module.name, (*func.arg_types, block_type(kept.size)), tuple(func.out_types), tuple(symbols), work.total)
+    entry = replace(entry, inputs=(*func.arg_types, block_type(kept.size)))
     return Lowered(module.funcs, entry, module, func, _once(parts, kept, made, module), parts.constant)
 
 
@@ -170,6 +180,7 @@ def _once(parts: Cut, kept: Kept, made: Sequence[KeptStore], main: Module) -> Lo
         array = [*ins, *outs][job.source]
         job.emit(k.kb, Access(array.store, job.access.base, job.access.strides), (block, k.kb.index(job.at)))
     k.kb.ret()
+    work.settle()
     module.funcs.insert(0, k.func)
     return Lowered(module.funcs, Entry(name, tuple(func.arg_types), (block_type(kept.size),), (), work.total), module, func)
 
@@ -185,10 +196,10 @@ def _countable(func: Func) -> None:
 
 
 def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Value, Access], outs: Sequence[Access | None], work: Workspace,
-                regs: Mapping[Value, Value] | None = None) -> list[Value]:
+                regs: Mapping[Value, Value] | None = None, moves: Mapping[int, Access] | None = None) -> list[Value]:
     """Emits a planned block at the builder's place; its outputs are written to ``outs``, those in ``plan.registers`` are returned.
 
-    ``args``: where arguments are in memory; ``regs``: arguments of size 1 that are in registers.
+    ``args``: where arguments are in memory; ``regs``: arguments of size 1 that are in registers; ``moves``: outputs that are copied somewhere at the end.
     """
     at = dict(args)
     for a, x in (regs or {}).items():
@@ -199,6 +210,8 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
     buffers = Buffers(plan, at, outs, work)
     cx = Context(kb, module.target, plan, buffers, work, dict(regs or {}), module.report, module)
     for item in plan.items:
+        if item in plan.late:
+            kb.polls = False  # what the caller has is half changed from here to the end
         buffers.enter(item)
         if isinstance(item, Scalar):
             _emit(cx, item)
@@ -211,6 +224,13 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
         buffers.leave(item)
     end = Kern(-1, len(plan.ops), None)
     results = [scalar_of(cx, end, plan.outputs[i]) for i in sorted(plan.registers)]
+    kb.polls = kb.polls and not moves
+    for j, target in (moves or {}).items():
+        places = [(a.store, (a.base, {d: s for d, s in enumerate(a.strides) if s != 0})) for a in (buffers.access(end, plan.outputs[j]), target)]
+        t = plan.outputs[j].type
+        later.lowering_index.elementwise(cx, t.shape, places[:1], lambda k, x: x, places[1])
+        if module.steps is not None:
+            module.steps.append(Step(["copy"], [], t.size * t.dtype.itemsize, t.size * t.dtype.itemsize, dtype=str(t.dtype.mlir)))
     buffers.leave(None)
     for store in spilled:
         work.give_back(store)

@@ -12,12 +12,13 @@ from typing import Any
 from ..ir.core import Block, Value
 from .access import Access
 from .bufferise import Store, strides_of
-from .fusion import Kern, analyse, size_one
+from .fusion import Kern, size_one
 from .kernel import register
 from .loops import scalar_of
 from .lowering_index import as_size, elementwise
 from .lowering_packed import fixed_in_loop
 from .nest import Context
+from .planning import analyse
 
 __all__ = ["cond", "scan"]
 

@@ -233,7 +233,7 @@ class _Product:
         if self.threads == 1:
             return self.work.mem  # type: ignore[no-any-return]
         kb = self.cx.kb
-        at = kb.add(kb.dim(self.work.block.offset), kb.mul(kb.thread(), kb.dim(self.room)))
+        at = kb.add(self.cx.work.offset(self.work.block), kb.mul(kb.thread(), kb.dim(self.room)))
         return kb.view(self.cx.work.mem, at, int8, kb.dim(self.room))
 
 
@@ -265,7 +265,7 @@ def dot_nest(cx: Context, nest: Nest) -> None:
     op = nest.epilogue
     assert op is not None
     t = op.result.type
-    homes = [cx.buffers.stored(v) for v in nest.stored if v.type == t and nest.members[v] == identity(t.shape)]
+    homes = [cx.buffers.stored(v) for v in nest.stored if v.type == t and nest.members[v] == identity(t.shape) and v not in cx.plan.same]
     homes = [h for h in homes if h.strides[1] in (0, 1)]
     temp = None if homes else cx.work.take(t.dtype, t.size)
     c = homes[0] if temp is None else dense(temp, t)

@@ -110,5 +110,5 @@ def _own_row(e: Any, store: Store) -> None:
     """The thread's own copy of a row buffer."""
     assert store.block is not None
     kb, size = e.kb, e.row_lanes * e.row_size
-    offset = kb.add(kb.dim(store.block.offset), kb.mul(kb.thread(), kb.dim(size * store.dtype.itemsize)))
+    offset = kb.add(e.cx.work.offset(store.block), kb.mul(kb.thread(), kb.dim(size * store.dtype.itemsize)))
     store.mem = kb.view(e.cx.work.mem, offset, store.dtype, kb.dim(size))

@@ -139,5 +139,5 @@ class Strips:
         for r in ph.reds:
             assert r.strip is not None and r.strip.block is not None
             size = lanes
-            at = kb.add(kb.dim(r.strip.block.offset), kb.mul(kb.thread(), size * r.strip.dtype.itemsize))
+            at = kb.add(self.cx.work.offset(r.strip.block), kb.mul(kb.thread(), size * r.strip.dtype.itemsize))
             r.strip.mem = kb.view(self.cx.work.mem, at, r.strip.dtype, size)

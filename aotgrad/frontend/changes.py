@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Value
+from aotgrad.ir import Func, Value
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradValueError
 from aotgrad_runtime.records import record
@@ -94,12 +94,7 @@ class Changes:
 
     def put(self, results: Sequence[Any], args: Sequence[Any], leaves: Sequence[Any], name: str) -> None:
         """Everything in its place. ``args``: the program's arguments of this call."""
-        for i in self.written:
-            if isinstance(args[i], np.ndarray):
-                if not args[i].flags.writeable:
-                    raise AotgradValueError(f"{name}: it writes to an argument that donate= names, but the array given is read-only; give a copy (x.copy())")
-            elif not args[i]._data.flags.writeable:
-                inplace.memory(args[i])  # raises before anything has changed
+        self.may_write(args, name)
         for i, out in zip(self.written, self.outs):
             _write(args[i], results[out], name)
         made: dict[int, Any] = {}
@@ -124,6 +119,20 @@ class Changes:
         if modes.state.grad:
             for i in self.freed:
                 use_up(results[i])
+
+    def may_write(self, args: Sequence[Any], name: str) -> None:
+        """Raises where memory that is written is read-only, before anything has changed."""
+        for i in self.written:
+            if isinstance(args[i], np.ndarray):
+                if not args[i].flags.writeable:
+                    raise AotgradValueError(f"{name}: it writes to an argument that donate= names, but the array given is read-only; give a copy (x.copy())")
+            elif isinstance(args[i], Tensor) and not args[i]._data.flags.writeable:
+                inplace.memory(args[i])
+
+    def over(self, func: Func) -> tuple[tuple[int, int], ...]:
+        """(result, argument) pairs of what a kernel may write to its arguments itself."""
+        types = func.arg_types
+        return tuple([(out, i) for i, out in zip(self.written, self.outs) if types[i] == func.out_types[out] and self.outs.count(out) == self.written.count(i) == 1])
 
     def lines(self) -> list[str]:
         """For ``explain``."""
@@ -151,7 +160,8 @@ def _as_tensor(x: Any) -> Any:
 
 def _write(x: Any, new: Any, name: str) -> None:
     if isinstance(x, np.ndarray):
-        np.copyto(x, new._data if isinstance(new, Tensor) else new)
+        if x is not new:
+            np.copyto(x, new._data if isinstance(new, Tensor) else new)
     elif isinstance(new, Tensor) and new._requires_grad and not (x._requires_grad and x._node is None):
         inplace.store(x, new, name)
     elif isinstance(x, Dual) or isinstance(new, Dual):

@@ -93,7 +93,7 @@ class CompiledProgram(Program):
         else:
             self._kernel = self._build(func, options)
         self.split = split.SplitProgram(func, name, functools.partial(_part, name, options)) if split.watched(func) else None
-        self.options = dataclasses.replace(options, guards=(), unequal=())  # what is derived is called with sizes that passed already
+        self.options = dataclasses.replace(options, guards=(), unequal=(), over=())  # what is derived is called with sizes that passed already
         self.watched: Any = None  # its form for profiling, see ``profiling``
         super().__init__(func, name)
 
@@ -112,9 +112,10 @@ class CompiledProgram(Program):
 
     def shown(self, plain: bool) -> tuple[kernels.Kernel, Codegen]:
         """The kernel that calls run, and its options. ``plain``: nothing is kept."""
+        options = dataclasses.replace(self.options, over=self._whole.over)
         if plain or self.kept is None:
-            return self.kernel, self.options
-        return self.kept.kernel, dataclasses.replace(self.options, constant=self.kept.constant)
+            return self.kernel, options
+        return self.kept.kernel, dataclasses.replace(options, constant=self.kept.constant)
 
     def run_with(self, arrays: Sequence[Any], block: Any) -> list[Any]:
         """The same as ``run``, with what is kept of weights alone."""
@@ -130,6 +131,11 @@ class CompiledProgram(Program):
         if anomaly.enabled():
             anomaly.check(self.func, arrays, outs)
         return outs
+
+    def run_over(self, arrays: Sequence[Any]) -> list[Any]:
+        """Outputs; those that are written to arguments are there, where the arguments are dense."""
+        watched = profiling.watch.on or anomaly.enabled()
+        return self.run(arrays) if watched else kernels.run_over(self.kernel, arrays)
 
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         found = self._vjps.get((active, present))
@@ -158,7 +164,7 @@ def _built(func: Func, name: str, options: Codegen, title: str | None = None, co
 
 def _part(name: str, options: Codegen, func: Func) -> Program:
     """A part of a program that is cut; its errors name its own lines."""
-    return _built(func, name, dataclasses.replace(options, guards=(), unequal=()))
+    return _built(func, name, dataclasses.replace(options, guards=(), unequal=(), over=()))
 
 
 class State:
@@ -474,7 +480,8 @@ class State:
         return variant.program
 
     def _codegen(self, variant: Variant) -> Codegen:
-        return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards), unequal=tuple(variant.unequal))
+        return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards), unequal=tuple(variant.unequal),
+                                   over=variant.changes.over(variant.func))
 
     def execute(self, variant: Variant, leaves: Sequence[Any]) -> Any:
         """Runs a variant on the leaves of a call."""
@@ -484,7 +491,8 @@ class State:
         given = [x if isinstance(x, Tensor) else np.asarray(x, t.dtype.np) for x, t in zip(args, types)]
         taped = next((type(x) for x in args if isinstance(x, Tensor)), None)
         if taped is None:
-            outs = program.run(given)
+            variant.changes.may_write(args, self.name)
+            outs = program.run_over(given) if variant.changes.written and not split.needs_host(variant.func) else program.run(given)
             results = [wrap(o) if variant.tensors else _plain(o) for o in outs]
         else:
             cls = Tensor if variant.tensors else ArrayTensor

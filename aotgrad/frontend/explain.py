@@ -13,6 +13,7 @@ from aotgrad.ir.dims import Dim
 from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad_runtime.records import record
+from aotgrad_runtime.tensor import Tensor
 
 from . import compiler, keeping, kernels, profiling, sources, split
 from .pytree import tree_flatten
@@ -92,7 +93,8 @@ def explain(state: Any, *args: Any, **kwargs: Any) -> Explanation:
     plain = bool(keeping.opened(program, variant))
     found = [_Costs(part, env, plain) if part.native else None for part in _parts(program)]
     shown, costs = _kernels(found)
-    memory = _memory(program, given, env, plain)
+    apart = any(isinstance(leaves[leaf.index], Tensor) for i, leaf in enumerate(variant.leaves) if i in variant.changes.written)
+    memory = _memory(program, given, env, plain, apart)
     lines += keeping.told(program, variant)
     compiled = [c for c in found if c is not None]
     lines += [*shown, *(f"  relayout {r}" for c in compiled for r in c.relayouts), *_sums(costs, memory, any(c.measured for c in compiled))]
@@ -233,13 +235,14 @@ def _shown(c: KernelCost, head: str, indent: str) -> Iterator[str]:
 
 # ---- sums -------------------------------------------------------------------------------------------------------------------------------
 
-def _memory(program: Any, given: Sequence[Any], env: Env, plain: bool) -> tuple[int, int, int, int]:
-    """Bytes of results, workspace, copies of arguments that are not dense, and what is kept."""
+def _memory(program: Any, given: Sequence[Any], env: Env, plain: bool, apart: bool) -> tuple[int, int, int, int]:
+    """Bytes of results, workspace, copies of arguments that are not dense, and what is kept. ``apart``: what is written to arguments is made apart from them first."""
     results = workspace = kept = 0
     for part in _parts(program):
-        results += sum(_at(t.size, env) * t.dtype.itemsize for t in part.func.out_types)
-        if part.native:
-            kernel = part.shown(plain)[0]
+        kernel = part.shown(plain)[0] if part.native else None
+        placed = {j for j, i in kernel.over if not apart and kernels.dense_order(given[i]) is not False} if kernel is not None else set()
+        results += sum(_at(t.size, env) * t.dtype.itemsize for j, t in enumerate(part.func.out_types) if j not in placed)
+        if kernel is not None:
             need, kept = kernel.meta["workspace"], kept + (kernel.once["bytes"] if kernel.once else 0)
             workspace += _at(need if isinstance(need, int) else dims.parse(need), env)
     copies = sum(x.nbytes for x in given if isinstance(x, np.ndarray) and kernels.dense_order(x) is False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import os
@@ -28,7 +29,7 @@ from aotgrad_runtime.records import record
 
 from . import compiler
 
-__all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packed", "refuse", "rest", "run_flat"]
+__all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packed", "refuse", "rest", "run_flat", "run_over", "whole"]
 
 
 class collector_paused:
@@ -70,6 +71,8 @@ class _Shared:
 
 _shared = _Shared()
 _RECENT = 64
+_LARGE = 1 << 18
+_TRIM = getattr(ctypes.pythonapi, "malloc_trim", None)  # of glibc
 _STACK = 16384  # bytes of workspace that calls have on the stack
 
 
@@ -119,7 +122,8 @@ def dense_order(data: Any) -> tuple[int, ...] | None | bool:
 
 @record
 class Kernel:
-    """A loaded kernel: call it with dense arrays of its types (``flat``), or make instances of other call specifications."""
+    """A loaded kernel: call it with dense arrays of its types (``flat``), or make instances of other call specifications. ``over``: (result, argument) pairs that are
+    no results of ``flat``: it writes over the arguments."""
 
     func: Func
     name: str
@@ -127,13 +131,15 @@ class Kernel:
     meta: dict[str, Any]
     flat: Callable[..., Any]
     key: str
+    over: tuple[tuple[int, int], ...] = ()
 
     def instance(self, args: Sequence[ArgSpec], as_scalar: bool, npos: int | None = None) -> Instance:
         """The kernel behind other argument sources."""
         symbols = self.func.symbols()
         index = {s: i for i, s in enumerate(symbols)}
+        placed = dict(self.over)
         outs = [OutSpec(t.dtype, tuple(_out_dim(d, index) for d in t.shape), t.layout.order if t.layout else None, as_scalar and t.rank == 0)
-                for t in self.func.out_types]
+                for j, t in enumerate(self.func.out_types) if j not in placed]
         needs_shapes = any(d is None for o in outs for d in o.dims)
         extra = sum(isinstance(d, Sym) and d.index >= len(symbols) for a in args for d in a.dims)
         shared = pool.context() if self.meta.get("threads", 1) > 1 else 0
@@ -229,7 +235,9 @@ def build(func: Func, name: str, options: Options | None = None) -> Kernel:
         with collector_paused():  # eager kernels come here from outside of any
             compiled = compiler.driver.compile_func(func, name, target(), opts)
         entry = cache().put(key, compiled.so, compiled.meta)
-    kernel = Kernel(func, name, entry.load(), entry.meta, refuse(func), key)
+        if _TRIM is not None and len(compiled.so) > _LARGE:
+            _TRIM(0)  # what LLVM took for a large program goes back to the system
+    kernel = Kernel(func, name, entry.load(), entry.meta, refuse(func), key, opts.over)
     kernel.flat = _flat(kernel)
     _shared.loaded[key] = kernel
     return _remembered(kernel)
@@ -258,11 +266,25 @@ def _remembered(kernel: Kernel) -> Kernel:
 
 
 def run_flat(kernel: Kernel, arrays: Sequence[Any], *block: Any) -> list[Any]:
-    """Outputs of a kernel on arrays of any strides (packed first where they are not dense in the type's layout). ``block``: what was computed once."""
-    out = kernel.flat(*[packed(a, t) for a, t in zip(arrays, kernel.func.arg_types)], *block)
-    if out is None:  # a function without results
-        return []
-    return list(out) if isinstance(out, tuple) else [out]
+    """Outputs of a kernel on arrays of any strides (packed first where they are not dense in the type's layout), which stay as they are.
+    ``block``: what was computed once."""
+    written = {i for _, i in kernel.over}
+    return run_over(kernel, [a.copy(order="K") if i in written else a for i, a in enumerate(arrays)] if written else arrays, *block)
+
+
+def run_over(kernel: Kernel, arrays: Sequence[Any], *block: Any) -> list[Any]:
+    """The same, where arguments that the kernel writes over may change: the outputs that belong there are the arrays themselves, or what stood for them if they are not
+    dense (then they have not changed yet)."""
+    given = [packed(a, t) for a, t in zip(arrays, kernel.func.arg_types)]
+    out = kernel.flat(*given, *block)
+    found = [] if out is None else list(out) if isinstance(out, tuple) else [out]  # None: a function without results
+    return found if not kernel.over else whole(kernel, found, given)
+
+
+def whole(kernel: Kernel, found: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """All outputs, in order: those that ``flat`` gives, and those that it wrote over arguments."""
+    placed, rest = dict(kernel.over), iter(found)
+    return [given[placed[j]] if j in placed else next(rest) for j in range(len(kernel.func.out_types))]
 
 
 def packed(data: Any, t: TensorType) -> Any:

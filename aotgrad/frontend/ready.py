@@ -20,6 +20,7 @@ from aotgrad_runtime.watched import written
 from . import inplace, sources, taped
 from .changes import Changes, span, use_up
 from .eager import Dual
+from .kernels import run_flat, whole
 from .program import depends
 from .pytree import TreeDef, tree_unflatten
 from .sources import GradOf, Item, Path
@@ -126,7 +127,7 @@ class Ready:
         program, changes, n = state.program(variant), variant.changes, len(variant.leaves)
         self.variant, self.forget = variant, state.unready
         self.program, self.kept, self.grad = program, program.kept, modes.state.grad
-        self.flat = program.kernel.flat if self.kept is None else None
+        self.plain: Any = program.kernel if self.kept is None else None
         args = variant.arguments(leaves)
         self.arguments = [(leaf.index, leaves[leaf.index]._data.shape, leaf.type.dtype.np) for leaf in variant.leaves]
         self.statics = [(i, x) for i, x in enumerate(leaves) if i not in {leaf.index for leaf in variant.leaves}]
@@ -225,25 +226,35 @@ class Ready:
             if type(value) is not float:
                 return MISS
             arrays[place] = np.asarray(value)
-        found = self.flat(*arrays) if self.flat is not None else self._with_kept(arrays)
-        made = None
-        if self.form is not None:  # before anything is written: what is saved is as it was
-            given = [*(args[i] for i, _, _ in self.arguments), *(x if isinstance(x, Tensor) else a for (x, _), a in zip(self.all, arrays[len(self.arguments):]))]
-            made = self.form(found, *given)
-        return self._put(found if type(found) is tuple else (found,), made)
+        if self.form is None:
+            memory = [inplace.memory(x) for x, _, _, _ in self.targets]  # what is saved is as it was; the kernel may write there
+            return self._put(self._found(arrays, memory), None, memory)
+        found = self._found(arrays, None)
+        given = [*(args[i] for i, _, _ in self.arguments), *(x if isinstance(x, Tensor) else a for (x, _), a in zip(self.all, arrays[len(self.arguments):]))]
+        made = self.form(tuple(found) if len(found) > 1 else found[0], *given)  # before anything is written
+        return self._put(found, made, [inplace.memory(x) for x, _, _, _ in self.targets])
 
-    def _with_kept(self, arrays: list[Any]) -> Any:
-        """What the kernel gives that reads what was computed of weights alone; the plain one where that is not to be had."""
+    def _found(self, arrays: list[Any], memory: Sequence[Any] | None) -> Sequence[Any]:
+        """What the kernel gives. ``memory``: of the targets, where it may write; None: nowhere."""
+        kernel, block = (self.plain, ()) if self.kept is None else self._with_kept()
+        if memory is None or any(arrays[i] is not data for i, data in zip(self.changes.written, memory)):  # a copy on write
+            return run_flat(kernel, arrays, *block)
+        found = kernel.flat(*arrays, *block)
+        results = found if type(found) is tuple else () if found is None else (found,)
+        return whole(kernel, results, arrays) if kernel.over else results
+
+    def _with_kept(self) -> tuple[Any, tuple[Any, ...]]:
+        """The kernel that reads what was computed of weights alone, and that; the plain one where it is not to be had."""
         good = self.good
         if not self.kept.again(good):
             good = self.good = self.kept.found(self.given)
-        return self.program.kernel.flat(*arrays) if good is None else self.kept.kernel.flat(*arrays, good.block)
+        return (self.program.kernel, ()) if good is None else (self.kept.kernel, (good.block,))
 
-    def _put(self, found: tuple[Any, ...], made: Any) -> Any:
+    def _put(self, found: Sequence[Any], made: Any, memory: Sequence[Any]) -> Any:
         """Everything in its place. ``made``: the results as tensors, where the call is recorded."""
-        memory = [inplace.memory(x) for x, _, _, _ in self.targets]
         for data, (_, _, _, out) in zip(memory, self.targets):
-            np.copyto(data, found[out])
+            if found[out] is not data:
+                np.copyto(data, found[out])
         for x, _, _, _ in self.targets:
             written(x)
         for owner, change in self.owners:
