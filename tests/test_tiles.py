@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from guarded import Guarded
 from lowering_harness import Program
 
 import aotgrad as ag
@@ -37,7 +38,7 @@ def numbers(shape: tuple[int, ...], dtype: Any) -> Any:
     return np.random.default_rng(sum(shape)).integers(-1000, 1000, shape).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", (np.float32, np.float64, np.int32, np.int8, bool), ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("dtype", (np.float32, np.float64, np.int32, np.int16, np.float16, np.int8, bool), ids=lambda d: np.dtype(d).name)
 def test_transposes_of_any_size(dtype: Any) -> None:
     f = ag.compile(lambda x: ag.permute(x, (1, 0)).contiguous())
     for m in (0, 1, 2, 7, 8, 15, 16, 17, 33, 64, 65, 130):
@@ -88,6 +89,57 @@ def test_a_few_elements_side_by_side() -> None:
                 a, b, _ = f(one, two, w)
                 np.testing.assert_array_equal(a, x + x, err_msg=f"{c} {n}")
                 np.testing.assert_array_equal(b, x * 2 + x, err_msg=f"{c} {n}")
+
+
+def guarded(x: Any, at_end: bool, memory: list[Any]) -> Any:
+    """The values between pages that nothing may touch."""
+    memory.append(Guarded(x.nbytes))
+    out = memory[-1].array(list(x.shape), x.dtype, at_end)
+    out[...] = x
+    return out
+
+
+@pytest.mark.parametrize("order", ((0, 2, 3, 1), (0, 3, 1, 2)), ids=str)
+@pytest.mark.parametrize("dtype", (np.float32, np.float64, np.int16, np.uint8), ids=lambda d: np.dtype(d).name)
+def test_channels_of_open_number(order: tuple[int, ...], dtype: Any) -> None:
+    """A few elements side by side have code of their own, rows of whole tiles are written as one run from the first aligned place on; nothing outside is touched."""
+    f = ag.compile(lambda x: ag.permute(x, (0, 2, 3, 1)).contiguous()) if order == (0, 2, 3, 1) else ag.compile(lambda x: ag.permute(x, (0, 3, 1, 2)).contiguous())
+    for n, c, h, w in ((2, 1, 5, 9), (1, 3, 5, 7), (2, 3, 16, 16), (3, 4, 5, 13), (1, 2, 7, 5), (2, 5, 6, 6), (2, 64, 7, 7), (1, 48, 3, 17), (3, 16, 1, 18),
+                       (1, 32, 1, 3), (2, 17, 9, 5), (1, 3, 1, 1), (0, 3, 4, 4), (2, 0, 3, 30), (2, 64, 0, 3)):
+        x = numbers((n, c, h, w) if order == (0, 2, 3, 1) else (n, h, w, c), dtype)
+        for at_end in (False, True):
+            memory: list[Any] = []
+            given, out = guarded(x, at_end, memory), guarded(np.zeros([x.shape[d] for d in order], dtype), at_end, memory)
+            f.prebind(given, out=out)()
+            np.testing.assert_array_equal(out, x.transpose(order), err_msg=f"{n} x {c} x {h} x {w}")
+            for shift in (1, 5) if out.size and not at_end else ():  # begins elsewhere in a line
+                room = np.full(out.size + 64, 77, dtype)
+                part = room[16 + shift:16 + shift + out.size].reshape(out.shape)
+                f.prebind(given, out=part)()
+                np.testing.assert_array_equal(part, out)
+                assert (room[:16 + shift] == 77).all() and (room[16 + shift + out.size:] == 77).all()
+
+
+def test_channels_of_open_number_with_something_fused() -> None:
+    f = ag.compile(lambda x, y: ag.permute(x, (0, 2, 3, 1)) * y + 1.0)
+    g = ag.compile(lambda x, y, s: ag.permute(x, (0, 3, 1, 2)) * s + y)
+    for c in (1, 3, 4, 32):
+        x, y, s = numbers((2, c, 9, 5), np.float32), numbers((2, 9, 5, c), np.float32), numbers((c, 1, 1), np.float32)
+        np.testing.assert_array_equal(f(x, y), x.transpose(0, 2, 3, 1) * y + 1)
+        np.testing.assert_array_equal(g(y, x, s), y.transpose(0, 3, 1, 2) * s + x)
+
+
+@pytest.mark.parametrize("c", (3, 64))
+@pytest.mark.parametrize("offset", (0, 1, 4))
+def test_large_images_are_written_past_the_cache(c: int, offset: int) -> None:
+    f = ag.compile(lambda x: ag.permute(x, (0, 2, 3, 1)).contiguous())
+    for n in (1, 2):
+        x = numbers((n, c, 53, (9 << 20) // (4 * n * c * 53) + 1), np.float32)
+        room = np.full(x.size + 64, 77, np.float32)
+        out = room[16 + offset:16 + offset + x.size].reshape(n, *x.shape[2:], c)
+        f.prebind(x, out=out)()
+        np.testing.assert_array_equal(out, x.transpose(0, 2, 3, 1))
+        assert (room[:16 + offset] == 77).all() and (room[16 + offset + x.size:] == 77).all()
 
 
 @pytest.mark.parametrize("offset", (0, 1, 5))

@@ -60,6 +60,7 @@ class NestEmitter(Sums, Spans, Strips, Tiles):
         self.long = False  # every loop asks whether to stop: one round of the first is long
         self.past: Mapping[Store, int] = {}  # buffers that are written past the cache, and the alignment of what is stored
         self.drains = False  # did so in one of several loops
+        self.counts: Mapping[tuple[int, ...], int] = {}  # rounds of loops of open sizes, in a branch for them
         self.free: int | None = None  # the dim of the innermost loop while guards that it moves hold
 
     # ---- building -----------------------------------------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
+from aotgrad_runtime.dtypes import bool_
+
 from ..ir.core import Value
 from ..ir.dims import DimLike
 from .bufferise import Store
-from .exprs import Node
+from .exprs import Node, heavy
 from .kernel import Index, KernelBuilder
 from .nest import Context, Loop, Phase, Place, Root
 from .sharing import shared
@@ -31,8 +33,15 @@ _SHORT: Final = 16
 _AHEAD: Final = 2
 _PAST: Final = 8 << 20
 """Bytes of a result from which it is written past the cache. Smaller ones are as quick that way or slower, and are read again from there."""
+_PIECE: Final = 16
+"""Bytes to which NumPy aligns arrays."""
 _LONG: Final = 4
 """Tiles of its rows, for the same."""
+_COUNTS: Final = (1, 3, 4)
+"""Elements side by side that code is made for where their number is open."""
+_WRAPPED: Final = 16
+"""Tiles of a row of the result up to which rows that follow each other are written as one."""
+_LIGHT: Final = 4
 _MANY: Final = 4
 """Reads of a nest that are turned; more would not stay in registers."""
 
@@ -89,6 +98,7 @@ class Tiles:
     ivs: list[tuple[Loop, Index]]
     wide: tuple[int, Value | None] | None
     past: Mapping[Store, int]
+    counts: Mapping[tuple[int, ...], int]  # of open loops, in a branch where they have that many rounds
     _high: Callable[[Loop], Index]
     _width: Callable[[], int]
     _evaluate: Callable[[Phase, int], None]
@@ -105,7 +115,7 @@ class Tiles:
         across, inside = self.outer_loops[-1].dims[-1], self.phases[0].loops[0].dims[-1]
 
         def fits(n: Node) -> bool:
-            if n.kind != "load" or n.guard is not None or n.access is None or n.access.store.dtype.itemsize not in (4, 8):
+            if n.kind != "load" or n.guard is not None or n.access is None or n.access.store.dtype is bool_ or n.access.store.dtype.itemsize > 8:
                 return False
             strides = n.places[0][1]
             return _is(strides.get(inside, 0), 1) and not _is(strides.get(across, 0), 0)
@@ -115,15 +125,62 @@ class Tiles:
 
     def tiles(self, loop: Loop, reads: Sequence[Node], ask: int) -> None:
         """The last outer loop and the one inside it."""
+        self._store_rows(loop, self._high(loop), ask)
+        self._by_size([(lp, n) for lp in self._short(loop, reads) for n in _COUNTS], lambda: self._any(loop, reads, ask))
+
+    def _short(self, loop: Loop, reads: Sequence[Node]) -> list[Loop]:
+        """Loops whose open size may be that of a few elements side by side: in the result, or in what is read."""
+        inside = self.phases[0].loops[0]
+        dense = self._twice() and any(n.places[0][1].get(loop.dims[-1], 0) == inside.size for n in reads)
+        found = [(loop, self._flat(loop, inside, reads, loop.size)), (inside, dense)]
+        return [lp for lp, fits in found if fits and not isinstance(lp.size, int) and lp.high is None and self._moves()]
+
+    def _moves(self) -> bool:
+        """Whether moving is most of the work, so that one more copy of the code pays."""
+        return heavy(self.phases[0].nodes) <= _LIGHT
+
+    def _by_size(self, counts: Sequence[tuple[Loop, int]], make: Callable[[], None]) -> None:
+        """``make`` for each of the counts that a loop may have, and for any other."""
+        if not counts:
+            make()
+            return
+        short, count = counts[0]
+        with self.kb.if_(self.kb.cmp("eq", self._high(short), count)) as br:
+            with br.then():
+                self.counts = {short.dims: count}
+                make()
+                self.counts = {}
+            self._forget()
+            with br.orelse():
+                self._by_size(counts[1:], make)
+        self._forget()
+
+    def _any(self, loop: Loop, reads: Sequence[Node], ask: int) -> None:
+        """The loops, where counts are known or none are."""
         kb, lanes, inside = self.kb, self._width(), self.phases[0].loops[0]
         high, end, few = self._high(loop), self._high(inside), self._few(inside)
-        self._store_rows(loop, high, ask)
         if (apart := self._few(loop)) and self._flat(loop, inside, reads, apart):
             self._sorted(loop, reads, apart, ask)
             return
         if not self._twice():
             self._plainly(loop, reads, high, end, few, ask)
             return
+        if not few and self._may_wrap(loop, inside, reads, high):
+            head = self._head(loop)
+            on = [kb.cmp("gt", head, 0), kb.cmp("eq", kb.rem(high, lanes), 0), kb.cmp("gt", high, 0), kb.cmp("le", high, _WRAPPED * lanes), kb.cmp("gt", end, lanes)]
+            with kb.if_(kb.all_of(*on)) as br:
+                with br.then():
+                    self._wrapped(loop, reads, head, high, end, ask)
+                self._forget()
+                with br.orelse():
+                    self._tiles(loop, reads, high, end, few, ask)
+            self._forget()
+            return
+        self._tiles(loop, reads, high, end, few, ask)
+
+    def _tiles(self, loop: Loop, reads: Sequence[Node], high: Index, end: Index, few: int, ask: int) -> None:
+        """Tiles where elements may be computed twice."""
+        kb, lanes = self.kb, self._width()
         fits = _all(kb, [kb.cmp("ge", high, lanes) if not isinstance(high, int) else high >= lanes,
                          True if few else kb.cmp("ge", end, lanes) if not isinstance(end, int) else end >= lanes])
         if isinstance(fits, bool):
@@ -163,6 +220,8 @@ class Tiles:
 
     def _few(self, loop: Loop) -> int:
         """The size of a loop of fewer elements than lanes, where it is known; else 0."""
+        if loop.dims in self.counts:
+            return self.counts[loop.dims]
         return loop.size if isinstance(loop.size, int) and loop.high is None and 1 < loop.size < self._width() else 0
 
     def _twice(self) -> bool:
@@ -187,7 +246,7 @@ class Tiles:
         def tile(k: Index, start: Index) -> None:
             self._tile(loop, reads, kb.max(0, kb.min(kb.add(first, kb.mul(k, lanes)), kb.sub(high, lanes))), None, start, few or None)
 
-        far = None if few else self._past(loop, head, high)
+        far = None if few else self._past(loop, head, high)  # a few rows far apart are the slower that way
         whole: Index = kb.div(kb.sub(high, head), lanes)
         if far is None:
             self._over(loop, count, end, few, ask, tile)
@@ -201,6 +260,35 @@ class Tiles:
         ends = kb.select(exact, kb.select(kb.cmp("eq", head, 0), 0, 1), 2)
         stride = kb.select(far, kb.max(kb.sub(count, 1), 1), 1)
         self._over(loop, kb.select(far, ends, count), end, few, ask, lambda k, start: tile(kb.mul(k, stride), start))
+
+    def _may_wrap(self, loop: Loop, inside: Loop, reads: Sequence[Node], high: Index) -> bool:
+        """Whether rows of the result may follow each other in memory, so that the last tile of one is completed by the first elements of the next."""
+        if isinstance(high, int) and (high % self._width() or high > _WRAPPED * self._width()):
+            return False
+        return self._moves() and self._flat(loop, inside, reads, loop.size) and not _is(self._head(loop), 0)
+
+    def _wrapped(self, loop: Loop, reads: Sequence[Node], head: Index, high: Index, end: Index, ask: int) -> None:
+        """Tiles from the first aligned place on; the last of a row takes the ``head`` elements that come first in the next."""
+        kb, lanes = self.kb, self._width()
+        count = kb.div(high, lanes)
+        tail = kb.sub(lanes, head)
+
+        def tile(k: Index, start: Index) -> None:
+            ends = kb.cmp("eq", kb.add(k, 1), count)
+            at = kb.min(start, kb.sub(end, kb.select(ends, lanes + 1, lanes)))  # nothing comes after the last row
+            self._tile(loop, reads, kb.add(head, kb.mul(k, lanes)), None, at, None, kb.select(ends, tail, lanes))
+
+        self._maybe_past(self._far(), lanes * self.phases[0].roots[0].store.dtype.itemsize, lambda: self._over(loop, count, end, 0, ask, tile))
+        self._tile(loop, reads, 0, head, 0, 1)
+        self._tile(loop, reads, kb.sub(high, tail), tail, kb.sub(end, 1), 1)
+
+    def _far(self) -> Value | None:
+        """Whether the result is large and its elements are aligned."""
+        kb, total = self.kb, self._large()
+        if total is None:
+            return None
+        store = self.phases[0].roots[0].store
+        return kb.all_of(kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("eq", kb.rem(kb.address(store.mem, 0), store.dtype.itemsize), 0))
 
     def _over(self, loop: Loop, count: Index, end: Index, few: int, ask: int, tile: Callable[[Index, Index], None]) -> None:
         """``tile`` at ``count`` places along the writes and all along the reads (the last moved inwards)."""
@@ -276,25 +364,60 @@ class Tiles:
     def _past(self, loop: Loop, head: Index, high: Index) -> Value | None:
         """Whether the result is to be written past the cache; None: never. Rows of a few tiles, of which two are no aligned ones, gain nothing."""
         kb, lanes, ph = self.kb, self._width(), self.phases[0]
-        if len(ph.roots) != 1 or ph.roots[0].store.what != "out" or _is(head, 0):
+        total = self._large()
+        if total is None or _is(head, 0):
             return None
         root, inside = ph.roots[0], ph.loops[0].dims[-1]
         size = root.store.dtype.itemsize
-        total: DimLike = size
-        for d in self.space:
-            total = total * d
         stride = root.place[1].get(inside, 0)
-        if isinstance(total, int) and total < _PAST or isinstance(stride, int) and stride % lanes or isinstance(high, int) and high < _LONG * lanes:
-            return None
-        if self.cx.buffers.read_again(root.store):
+        if isinstance(stride, int) and stride % lanes or isinstance(high, int) and high < _LONG * lanes:
             return None
         return kb.all_of(kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("ge", high, _LONG * lanes), kb.cmp("eq", kb.rem(kb.dim(stride), lanes), 0),
                          kb.cmp("eq", kb.rem(kb.address(root.store.mem, 0), size), 0))
 
+    def _run_past(self) -> Value | None:
+        """The same for a result that is one run of memory for each round of the loops outside, in pieces of 16 bytes."""
+        kb, ph = self.kb, self.phases[0]
+        total = self._large()
+        if total is None:
+            return None
+        (root,) = ph.roots
+        size = root.store.dtype.itemsize
+        outside = [root.place[1].get(lp.dims[-1], 0) for lp in self.outer_loops[:-1]]
+        steps = [kb.cmp("eq", kb.rem(kb.mul(kb.dim(s), size), _PIECE), 0) for s in outside if not (isinstance(s, int) and s * size % _PIECE == 0)]
+        return kb.all_of(kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("eq", kb.rem(kb.address(root.store.mem, kb.dim(root.place[0])), _PIECE), 0), *steps)
+
+    def _large(self) -> DimLike | None:
+        """Bytes of a single result that nothing reads again and that may be large; else None."""
+        ph = self.phases[0]
+        if len(ph.roots) != 1 or ph.roots[0].store.what != "out" or self.cx.buffers.read_again(ph.roots[0].store):
+            return None
+        total: DimLike = ph.roots[0].store.dtype.itemsize
+        for d in self.space:
+            total = total * d
+        return None if isinstance(total, int) and total < _PAST else total
+
+    def _maybe_past(self, far: Value | None, align: int, make: Callable[[], None]) -> None:
+        """``make``, with stores past the cache where ``far`` holds."""
+        if far is None:
+            make()
+            return
+        with self.kb.if_(far) as br:
+            with br.then():
+                self.past = {r.store: align for r in self.phases[0].roots}
+                make()
+                self.kb.drain()
+                self.past = {}
+            self._forget()
+            with br.orelse():
+                make()
+        self._forget()
+
     # ---- one tile -------------------------------------------------------------------------------------------------------------------
 
-    def _tile(self, loop: Loop, reads: Sequence[Node], at: Index, left: Index | None, start: Index, count: Index | None) -> None:
-        """The tile at the lanes from ``at`` (``left`` of them) and ``start`` of the inner loop; ``count``: elements of that, where they are fewer than lanes."""
+    def _tile(self, loop: Loop, reads: Sequence[Node], at: Index, left: Index | None, start: Index, count: Index | None, own: Index | None = None) -> None:
+        """The tile at the lanes from ``at`` (``left`` of them) and ``start`` of the inner loop; ``count``: elements of that, where they are fewer than lanes.
+        ``own``: lanes of this row, where the others are the first of the next."""
         kb, ph, lanes = self.kb, self.phases[0], self._width()
         inside, level = ph.loops[0], len(self.outer_loops)
         self._forget()
@@ -302,7 +425,7 @@ class Tiles:
         self.wide = (lanes, None if left is None else kb.create_mask(left, lanes))
         self._evaluate(ph, level)
         self.ivs.append((inside, start))
-        columns = {n: self._dense(n, count, left) if isinstance(count, int) and self._is_dense(n, loop, inside, count) else self._rows(n, loop, left, count)
+        columns = {n: self._dense(n, count, left) if isinstance(count, int) and self._is_dense(n, loop, inside, count) else self._rows(n, loop, left, count, own)
                    for n in reads}
         self.ivs.pop()
         for j in range(count if isinstance(count, int) else lanes):
@@ -314,7 +437,7 @@ class Tiles:
         self.wide = None
         self.ivs.pop()
 
-    def _rows(self, n: Node, loop: Loop, left: Index | None, count: Index | None) -> list[Value]:
+    def _rows(self, n: Node, loop: Loop, left: Index | None, count: Index | None, own: Index | None) -> list[Value]:
         """A read as columns, by turning rows."""
         kb, lanes, access = self.kb, self._width(), n.access
         assert access is not None
@@ -324,6 +447,8 @@ class Tiles:
         for r in range(lanes):  # rows that are not there are the last one again
             row = r if left is None else min(r, left - 1) if isinstance(left, int) else kb.min(r, kb.sub(left, 1))
             place = kb.add(at, kb.mul(row, stride))
+            if own is not None:
+                place = kb.select(kb.cmp("lt", r, own), place, kb.add(kb.sub(place, kb.mul(self._high(loop), stride)), 1))
             if count is None and left is None:
                 kb.prefetch(access.store.mem, kb.add(place, _AHEAD * lanes))
             rows.append(kb.load(access.store.mem, place, lanes, mask))
@@ -331,7 +456,8 @@ class Tiles:
 
     def _is_dense(self, n: Node, loop: Loop, inside: Loop, count: int) -> bool:
         """Whether the rows of a short inner loop follow each other in memory."""
-        return n.access is not None and inside.size == count and _is(n.places[0][1].get(loop.dims[-1], 0), count)
+        stride = n.places[0][1].get(loop.dims[-1], 0)
+        return n.access is not None and self._few(inside) == count and (_is(stride, count) or stride == inside.size)
 
     def _dense(self, n: Node, count: int, left: Index | None) -> list[Value]:
         """A read whose rows of ``count`` elements follow each other, as columns."""
@@ -363,13 +489,13 @@ class Tiles:
 
     # ---- writes that are a few elements and follow each other -------------------------------------------------------------------------
 
-    def _flat(self, loop: Loop, inside: Loop, reads: Sequence[Node], few: int) -> bool:
+    def _flat(self, loop: Loop, inside: Loop, reads: Sequence[Node], few: DimLike) -> bool:
         """Whether all but the turned reads go over both loops element by element, or not at all."""
         across, along = loop.dims[-1], inside.dims[-1]
 
         def fits(strides: dict[int, DimLike]) -> bool:
             a, b = strides.get(across, 0), strides.get(along, 0)
-            return _is(a, 1) and _is(b, few) or _is(a, 0) and _is(b, 0)
+            return _is(a, 1) and b in (few, loop.size) or _is(a, 0) and _is(b, 0)
 
         level = len(self.outer_loops)
         return (all(fits(r.place[1]) and _is(r.place[1].get(across, 0), 1) for r in self.phases[0].roots)
@@ -381,8 +507,12 @@ class Tiles:
         kb, lanes, inside = self.kb, self._width(), self.phases[0].loops[0]
         end = self._high(inside)
         whole = kb.sub(end, kb.rem(end, lanes))
-        with kb.for_(0, whole, lanes, poll=ask) as lp:
-            self._group(loop, inside, reads, few, lp.iv, None)
+
+        def groups() -> None:
+            with kb.for_(0, whole, lanes, poll=ask) as lp:
+                self._group(loop, inside, reads, few, lp.iv, None)
+
+        self._maybe_past(self._run_past(), _PIECE, groups)
         if not _is(rest := kb.sub(end, whole), 0):
             with self._when(rest):
                 self._group(loop, inside, reads, few, whole, rest)
