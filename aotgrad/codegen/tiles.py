@@ -37,11 +37,10 @@ _PIECE: Final = 16
 """Bytes to which NumPy aligns arrays."""
 _LONG: Final = 4
 """Tiles of its rows, for the same."""
-_COUNTS: Final = (1, 3, 4)
-"""Elements side by side that code is made for where their number is open."""
+_COUNTS: Final = (3,)
+"""Elements side by side that code is made for where their number is open: images of three colours."""
 _WRAPPED: Final = 16
 """Tiles of a row of the result up to which rows that follow each other are written as one."""
-_LIGHT: Final = 4
 _MANY: Final = 4
 """Reads of a nest that are turned; more would not stay in registers."""
 
@@ -136,8 +135,9 @@ class Tiles:
         return [lp for lp, fits in found if fits and not isinstance(lp.size, int) and lp.high is None and self._moves()]
 
     def _moves(self) -> bool:
-        """Whether moving is most of the work, so that one more copy of the code pays."""
-        return heavy(self.phases[0].nodes) <= _LIGHT
+        """Whether this is a change of layout alone. Of others, copies of the code cost more time of the compiler than they save."""
+        ph = self.phases[0]
+        return len(ph.roots) == 1 and sum(n.kind == "load" for n in ph.nodes) == 1 and not heavy(ph.nodes)
 
     def _by_size(self, counts: Sequence[tuple[Loop, int]], make: Callable[[], None]) -> None:
         """``make`` for each of the counts that a loop may have, and for any other."""
