@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 
@@ -11,7 +10,7 @@ from ..ir.dims import DimLike, product
 from .bufferise import Store
 from .exprs import Node, heavy
 from .guards import edges
-from .kernel import Index, KernelBuilder
+from .kernel import Index, KernelBuilder, as_ktype
 from .nest import Context, Loop, Phase, Place, flat, unflat
 from .sharing import shared
 from .sum_order import CHAINS
@@ -117,6 +116,24 @@ class Spans:
 
     def _vectors(self, ph: Phase, low: Index, end: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
         """Whole vectors alone."""
+        kb = self.kb
+        if lanes == 1 or self.wide or (beyond := self._beyond(ph, low)) is None:
+            return self._run_of_vectors(ph, low, end, lanes, accs, strips)
+        before = flat(accs)
+        with kb.if_(beyond[0], [as_ktype(v.type) for v in before]) as br:
+            with br.then():
+                self.past, self.drains = dict.fromkeys(beyond[1], _PART), True
+                out = self._run_of_vectors(ph, low, end, lanes, accs, strips)
+                self.past = {}
+                if before:
+                    kb.yield_(*flat(out))
+            with br.orelse():
+                out = self._run_of_vectors(ph, low, end, lanes, accs, strips)
+                if before:
+                    kb.yield_(*flat(out))
+        return {i: a for i, a in unflat(accs, br.results).items() if a is not None} if before else out
+
+    def _run_of_vectors(self, ph: Phase, low: Index, end: Index, lanes: int, accs: dict[int, list[Value]], strips: bool) -> dict[int, list[Value]]:
         kb, at = self.kb, low
         if accs and light(ph.nodes):
             step = CHAINS * lanes
@@ -128,17 +145,7 @@ class Spans:
 
             accs = self._rounds(low, stop, step, accs, several, strips)
             at = stop
-        run = functools.partial(self._rounds, at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
-        if accs or lanes == 1 or self.wide or (beyond := self._beyond(ph, low)) is None:
-            return run()
-        with kb.if_(beyond[0]) as br:
-            with br.then():
-                self.past, self.drains = dict.fromkeys(beyond[1], _PART), True
-                run()
-                self.past = {}
-            with br.orelse():
-                run()
-        return accs
+        return self._rounds(at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
 
     def _beyond(self, ph: Phase, low: Index) -> tuple[Value, list[Store]] | None:
         """Results of a phase without functions, too large to stay in the cache, that nothing reads again, and whether they are: these are written past it."""

@@ -1,4 +1,4 @@
-"""Passes that keep every value as it is: dead code, common subexpressions, identities that hold bit for bit."""
+"""Passes that keep every value as it is: dead code, common subexpressions, identities that hold bit for bit (one does not: ``centred``)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..builder import Builder
 from ..core import Block, Func, Op, Value
 from ..host import acts
 from . import sink
+from .centred import spread, without_centred
 from .rewrite import decompose_func, rebuild
 
 __all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block", "standard"]
@@ -153,7 +154,10 @@ def _simplify_add(b: Builder, op: Op, x: Value, y: Value) -> Any:
 
 
 def _simplify_div(b: Builder, op: Op, x: Value, y: Value) -> Any:
-    return x if splat(y) == 1 else None
+    if splat(y) == 1:
+        return x
+    c = splat(x)
+    return None if c is None else spread(b, y, lambda v: b.div(b.full_like(v, c), v))  # once for each number, not for each element it is repeated in
 
 
 def _simplify_move(b: Builder, op: Op, x: Value) -> Any:
@@ -192,7 +196,8 @@ def _simplify_reduction(b: Builder, op: Op, x: Value) -> Any:
 def _simplify_sum(b: Builder, op: Op, x: Value) -> Any:
     if x.op is not None and x.op.name == "relayout":  # such as the cotangents of what was broadcast into a layout: they are summed as they lie
         return b.sum(x.op.operands[0], dims=op.attrs["dims"])
-    return _simplify_reduction(b, op, x)
+    found = without_centred(b, op, x) if op.attrs["dims"] and x.type.dtype.kind == "f" else None
+    return _simplify_reduction(b, op, x) if found is None else found
 
 
 def _simplify_concatenate(b: Builder, op: Op, *xs: Value) -> Any:
