@@ -97,23 +97,59 @@ def _bytes(v: Value) -> int:
 
 
 def _frontier(func: Func, derived: dict[Value, int]) -> tuple[list[Value], set[Op]]:
-    """The derived values that the rest reads, and the ops on them that it runs again: views, what is made of nothing, and what is larger than what it is made of."""
-    frontier: dict[Value, None] = {}
+    """The derived values that the rest reads, and the ops on them that it runs again: views, what is made of nothing, what is larger than what it is made of, and
+    elementwise results of arrays that the rest reads anyway."""
     again: set[Op] = set()
+    while True:
+        frontier, read = _border(func, derived, again)
+        more = {v.op for v in frontier if _elementwise(v) and sum(_bytes(a) for a in _leaves(v) - read) < _bytes(v)}
+        if not more:
+            order = {r: i for i, op in enumerate(func.body.ops) for r in op.results}
+            return sorted(frontier, key=order.__getitem__), again
+        again.update(op for op in more if op is not None)
+
+
+def _border(func: Func, derived: dict[Value, int], again: set[Op]) -> tuple[set[Value], set[Value]]:
+    """Derived values that the rest reads, and constant arguments that it reads; adds to ``again``."""
+    frontier: set[Value] = set()
+    read: set[Value] = set()
     todo = [o for op in func.body.ops if not all(r in derived for r in op.results) for o in op.operands if o in derived]
     todo += [o for o in func.outputs if o in derived]
+    todo += [o for op in again for o in op.operands]
     while todo:
         v = todo.pop()
         op = v.op
+        if op is None:
+            read.add(v)
         if op is None or op in again or v in frontier:
             continue
-        if not derived[v] or op.name in _ANEW or view_of(op) is not None or (isinstance(opdef.get(op.name).lower, opdef.Scalar) and _bytes(v) > derived[v]):
+        if not derived[v] or op.name in _ANEW or view_of(op) is not None or (_elementwise(v) and _bytes(v) > derived[v]):
             again.add(op)
             todo += op.operands
         else:
-            frontier[v] = None
-    order = {r: i for i, op in enumerate(func.body.ops) for r in op.results}
-    return sorted(frontier, key=order.__getitem__), again
+            frontier.add(v)
+    return frontier, read
+
+
+def _elementwise(v: Value) -> bool:
+    return v.op is not None and isinstance(opdef.get(v.op.name).lower, opdef.Scalar)
+
+
+def _leaves(v: Value) -> set[Value]:
+    """What an elementwise value is made of: arguments, and results of other kinds of ops."""
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    todo = [v]
+    while todo:
+        w = todo.pop()
+        if w in seen:
+            continue
+        seen.add(w)
+        if w.op is not None and (_elementwise(w) or w.op.name in _ANEW or view_of(w.op) is not None):
+            todo += w.op.operands
+        else:
+            found.add(w)
+    return found
 
 
 class KeptStore(Store):
