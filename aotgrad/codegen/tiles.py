@@ -263,7 +263,7 @@ class Tiles:
 
     def _may_wrap(self, loop: Loop, inside: Loop, reads: Sequence[Node], high: Index) -> bool:
         """Whether rows of the result may follow each other in memory, so that the last tile of one is completed by the first elements of the next."""
-        if isinstance(high, int) and (high % self._width() or high > _WRAPPED * self._width()):
+        if not isinstance(high, int) or high % self._width() or high > _WRAPPED * self._width():
             return False
         return self._moves() and self._flat(loop, inside, reads, loop.size) and not _is(self._head(loop), 0)
 
