@@ -1,4 +1,4 @@
-"""The same programs on the other instruction sets that this machine has or qemu emulates: convolution in every combination, pooling, products, vector math.
+"""The same programs on the other instruction sets that this machine has or qemu emulates: convolution in every combination, pooling, products, layouts, vector math.
 
 The suite takes a part of each; all of it is ``-m thorough``. What the machine's own set gives is tested by test_conv.py and its like.
 """
@@ -133,6 +133,25 @@ def test_products_everywhere(machine: str, part: int, tmp_path: Path) -> None:
         made[name] = standard(vjp_func(build("b", [TensorType(s, as_dtype(dtype)) for s in ((batch, m, k), (batch, k, n))], lambda bd, x, y: bd.dot(x, y)), [True] * 2))
         for env in ({"b": 3, "m": 9, "n": 17, "k": 10}, {"b": 0, "m": 2, "n": 3, "k": 4}, {"b": 2, "m": 1, "n": 33, "k": 5}, {"b": 2, "m": 130, "n": 70, "k": 257}):
             calls.append(Call(name, [(0.3 * rng.normal(size=t.substitute(env).shape)).astype(dtype) for t in made[name].arg_types]))
+    check(machine, made, calls, tmp_path)
+
+
+TURNS = {"last": (0, 2, 3, 1), "first": (0, 3, 1, 2), "matrix": (1, 0)}
+
+
+@on_machines
+def test_changes_of_layout_everywhere(machine: str, tmp_path: Path) -> None:
+    """Elements of every size, numbers of channels about those that have code of their own and those that fill a vector, alone and with something fused."""
+    made: dict[str, Func] = {}
+    calls, rng = [], np.random.default_rng(0)
+    for dtype, (key, perm) in itertools.product((np.float64, np.float32, np.int16, np.uint8), TURNS.items()):
+        kind = TensorType(tuple(dims.symbol(s) for s in "nchw"[:len(perm)]), as_dtype(dtype))
+        for fused in (False, True):
+            name = f"{key}{kind.dtype.name}{fused:d}"
+            made[name] = standard(build("turn", [kind], lambda b, x, perm=perm, fused=fused: b.permute(b.add(x, x) if fused else x, perm=perm)))
+            for c, (h, w) in itertools.product((1, 2, 3, 4, 5, 16), ((1, 1), (5, 7), (0, 3), (3, 17))):
+                for shape in {"last": [(2, c, h, w)], "first": [(2, h, w, c)], "matrix": [(c, h * w), (h * w, c)]}[key]:
+                    calls.append(Call(name, [rng.integers(0, 100, shape).astype(dtype)]))
     check(machine, made, calls, tmp_path)
 
 

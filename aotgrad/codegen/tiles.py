@@ -125,7 +125,7 @@ class Tiles:
     def tiles(self, loop: Loop, reads: Sequence[Node], ask: int) -> None:
         """The last outer loop and the one inside it."""
         self._store_rows(loop, self._high(loop), ask)
-        self._by_size([(lp, n) for lp in self._short(loop, reads) for n in _COUNTS], lambda: self._any(loop, reads, ask))
+        self._by_size([(lp, n) for lp in self._short(loop, reads) for n in _COUNTS if n < self._width()], lambda: self._any(loop, reads, ask))
 
     def _short(self, loop: Loop, reads: Sequence[Node]) -> list[Loop]:
         """Loops whose open size may be that of a few elements side by side: in the result, or in what is read."""
