@@ -446,3 +446,16 @@ def test_memory_that_a_view_shows_is_not_used_again() -> None:
     assert func.out_types[0] == wide
     x = np.array([1.0, 2.0, 3.0])
     np.testing.assert_array_equal(Program(func, "F").run([x])[0], np.broadcast_to(-x, (2, 3)))
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3)])
+def test_sums_of_gradients_overflow_without_a_word(shape: tuple[int, ...]) -> None:
+    """Warnings are errors here, and NumPy raises: an infinite gradient is a number like any other, in the pass and when it is added to ``.grad``."""
+    w = ag.tensor(np.full(shape, 1e308), requires_grad=True)
+    with np.errstate(all="raise"):
+        for _ in range(2):
+            (w * 1e308 + w * 1e308).backward(ag.ones(shape, dtype=ag.float64))
+            assert w.grad.tolist() == np.full(shape, np.inf).tolist()
+        w.grad.copy_(ag.tensor(-np.inf))
+        w.backward(ag.tensor(np.full(shape, np.inf)))
+    assert np.isnan(w.grad.numpy()).all()

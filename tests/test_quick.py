@@ -26,7 +26,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @pytest.fixture(autouse=True)
 def hot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The second call of a program compiles it."""
+    """The second call of a program compiles it: of every program, also one that ran before (it is asked at the second call alone)."""
+    dispatch._programs.clear()
     monkeypatch.setattr(quick, "HOT", 2)
     monkeypatch.setattr(quick, "INSTANCES", 1 << 10)  # whatever ran before
     yield

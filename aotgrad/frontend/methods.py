@@ -12,7 +12,6 @@ import numpy as np
 from aotgrad.ir import Layout
 from aotgrad.ir.dims import Dim
 from aotgrad_runtime import memory_format as mf
-from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import ALL, DType, as_dtype, bool_
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, AotgradDTypeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.install import OpsTable
@@ -398,14 +397,6 @@ def _array_table() -> dict[str, Any]:
 
 # ---- what the runtime gets --------------------------------------------------------------------------------------------------------------------
 
-def _add(a: Any, b: Any) -> Any:
-    if not modes.state.grad and type(a) in (Tensor, ArrayTensor) and type(b) is type(a) and a._data.dtype is b._data.dtype and a._data.dtype.kind == "f":
-        x, y = a._data, b._data
-        if x.ndim < 2 or x.strides == y.strides and 1 not in x.shape:  # else strides are to be chosen
-            return a._wrap(np.asarray(np.add(x, y)))
-    return run(TORCH["add"], {"input": a, "other": b})
-
-
 def _converted(x: Any, dtype: DType) -> Any:
     return _cast(x, dtype)
 
@@ -421,7 +412,7 @@ def table() -> OpsTable:
         if front.inplace or name in _ALSO_INPLACE:
             methods[f"{name}_"] = _inplace_method(public, f"{name}_")
     methods.update(_extra_methods())
-    return OpsTable(add=_add, methods=methods, array_methods=_array_table(), cast=_converted)
+    return OpsTable(add=methods["__add__"], methods=methods, array_methods=_array_table(), cast=_converted)
 
 
 def stop_gradient(x: Any) -> Any:

@@ -574,7 +574,8 @@ def _add_in_place(grad: Value, ct: Value) -> None:
     elif grad._dtype.np.kind == "u" or not grad._data.flags.writeable:  # bfloat16 has no arithmetic in NumPy
         grad._data = np.array(installed.add(grad, ct)._data)
     else:
-        np.add(grad._data, ct._data, out=grad._data)
+        with np.errstate(all="ignore"):
+            np.add(grad._data, ct._data, out=grad._data)
 
 
 def _writable(ct: Any) -> Any:
