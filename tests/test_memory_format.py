@@ -157,6 +157,49 @@ def test_compiled_functions_keep_formats_too() -> None:
     assert ag.compile(lambda x: x.contiguous() * 2)(x).is_contiguous()
 
 
+@pytest.mark.parametrize("name", [n for n in MAKERS if "the same" not in n and n != "is_contiguous"] + ["zeros", "new_zeros", "new_full"])
+def test_what_compiled_functions_make_lies_as_in_eager(name: str) -> None:
+    extra = {"zeros": lambda m, t, f: m.zeros(2, 3, 4, 5, memory_format=f), "new_zeros": lambda m, t, f: t.new_zeros(2, 3),
+             "new_full": lambda m, t, f: t.new_full((2,), 3)}
+    make: Any = {**MAKERS, **extra}[name]
+    for x in (_random(2, 3, 4, 5), _random(2, 3, 4, 5).contiguous(), ag.ones(2, 3, 4, 5, 6)):
+        for f in FORMATS:
+            form = getattr(ag, f)
+
+            def run(x: Any, form: Any = form) -> Any:
+                return make(ag, x, form)
+
+            eager, compiled = [outcome(ag, lambda m, g=g, x=x: _facts(m, g(x))) for g in (run, ag.compile(run))]
+            assert compiled == eager or eager[0] == "error" and f == "preserve_format", (f, x.stride(), compiled)  # which compiled code takes for "as it is"
+
+
+def test_tensors_in_variables_keep_their_format_in_compiled_functions() -> None:
+    w, x = _random(4, 3, 3, 3).requires_grad_(), _random(2, 3, 6, 6)
+    opt = ag.optim.SGD([w], lr=0.1, momentum=0.9)
+
+    def step() -> Any:
+        opt.zero_grad()
+        loss = (ag.nn.functional.conv2d(x, w) ** 2).mean()
+        loss.backward()
+        opt.step()
+        return loss, w * 2
+
+    seen: list[Any] = []
+    for run in (step, ag.compile(step)):
+        w.detach().copy_(_random(4, 3, 3, 3))
+        w.grad = None
+        opt.state.clear()
+        results = [run() for _ in range(3)]
+        assert results[-1][1].stride() == w.grad.stride() == opt.state[w]["momentum_buffer"].stride() == w.stride() == (27, 1, 9, 3)
+        seen.append([loss.detach().numpy() for loss, _ in results])
+    np.testing.assert_allclose(*seen, rtol=1e-6)
+    double = ag.compile(lambda: w * 2)
+    assert double().stride() == (27, 1, 9, 3)
+    w.data = w.detach().contiguous()  # another order is another program
+    np.testing.assert_array_equal(double().detach().numpy(), 2 * w.detach().numpy())
+    assert double().stride() == (27, 9, 3, 1) and double.cache_info().traces == 2
+
+
 class _LostFormat(Exception):
     pass
 

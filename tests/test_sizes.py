@@ -11,6 +11,8 @@ import pytest
 
 import aotgrad as ag
 
+F = ag.nn.functional
+
 # Computed when the code runs: one trace serves all sizes.
 SERVES_ALL = """-0.5*n*np.log(2*np.pi) - np.sum(x**2)/2
 n/2
@@ -312,3 +314,25 @@ def test_pad_with_a_width_that_becomes_negative() -> None:
         f(np.ones(2))
     with pytest.raises(ag.AotgradTypeError, match=r"pad_width=\(0, 1.5\) must be whole numbers"):
         ag.compile(lambda x: np.pad(x, (0, 1.5)))(np.ones(2))
+
+
+@pytest.mark.parametrize("f", [lambda x, w, c: (F.avg_pool2d(x * c, 2).flatten(1) @ w).sum(),
+                               lambda x, w, c: (F.conv2d(x, c * ag.ones(3, 3, 3, 3), padding=1)[:, :, ::2, ::2].flatten(1) @ w).sum()], ids=["pool", "conv"])
+def test_backward_through_sizes_that_met_a_number(f: Any) -> None:
+    """The features of an image meet the rows of a weight: backward() stands in the same program, whose earlier operations have the sizes as they were."""
+    w, c = ag.linspace(-1.0, 1.0, 60).reshape(12, 5).detach().requires_grad_(), ag.tensor(0.5, requires_grad=True)
+
+    def step(x: Any) -> Any:
+        loss = f(x, w, c)
+        loss.backward()
+        return loss
+
+    compiled, images = ag.compile(step), [ag.linspace(0.0, 1.0, n * 48).reshape(n, 3, 4, 4) for n in (2, 5, 7)]
+    for x in images:
+        got: list[Any] = []
+        for run in (step, compiled):
+            w.grad = c.grad = None
+            got.append([run(x).detach().numpy(), w.grad.numpy(), c.grad.numpy()])
+        for a, b in zip(*got):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+    assert compiled.cache_info().traces <= 3 and "only for x_0" not in compiled.explain(images[0])  # the number of images stays open

@@ -7,7 +7,7 @@ from typing import Any
 
 from aotgrad.ir import Block, Op, Value, opdef
 from aotgrad.ir.transforms.differentiate import differentiate, transpose_into
-from aotgrad.ir.transforms.rewrite import close_over, free_values, key_part
+from aotgrad.ir.transforms.rewrite import close_over, free_values, key_part, substitute_here
 from aotgrad.ir.transforms.stabilise import stabilise_block
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
@@ -86,6 +86,7 @@ class Differentiated:
 
     def __init__(self, trace: Trace, outs: Sequence[Value], wanted: Sequence[Value]) -> None:
         self.trace, self.outs = trace, outs
+        substitute_here(trace.block, trace.replaced())  # sizes that were found equal since an op was written: composites check them where they become their bodies
         self.path = _path(trace, outs, wanted)
         self.aside = Block()
         self.lb = FrontBuilder(trace, True, None)

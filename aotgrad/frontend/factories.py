@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import dims
+from aotgrad.ir import Layout, dims
 from aotgrad.ir.dims import Dim
 from aotgrad_runtime import dtypes
 from aotgrad_runtime import memory_format as mf
@@ -21,7 +21,7 @@ from aotgrad_runtime.tensor import Tensor
 
 from .dispatch import TORCH, run
 from .front import FrontBuilder
-from .ledger import made_here
+from .ledger import made_here, twin
 from .numpy_protocol import filled_like
 from .trace import Trace, Traced, TracedNumber, TracedTensor, current, plain_size, user_loc
 
@@ -110,7 +110,8 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
 
 def _full(name: str, shape: tuple[Any, ...], value: Any, dtype: DType, requires_grad: bool, memory_format: Any) -> Any:
     if current() is not None:
-        return _emit(name, dtype, requires_grad, lambda b: b.full(shape=shape, value=dtype.np.type(value).item(), dtype=dtype))
+        layout = None if memory_format is None else layout_of(shape, mf.check(memory_format))
+        return _emit(name, dtype, requires_grad, lambda b: _laid(b, b.full(shape=shape, value=dtype.np.type(value).item(), dtype=dtype), layout))
     return finish(_filled(fixed(shape, name), value, dtype), requires_grad, memory_format)
 
 
@@ -142,11 +143,25 @@ def _like(name: str, x: Any, value: Any, dtype: Any, requires_grad: bool, memory
         raise AotgradTypeError(f"{name}(): argument 'input' must be a tensor, not {type(x).__name__}")
     if isinstance(x, np.ndarray):
         x = runtime.as_tensor(x)
-    out = filled_like(x, value, dtype)
+    out = placed_like(filled_like(x, value, dtype), x, memory_format)
     if isinstance(x, Traced):
         return traced(x._trace, out._value, True) if requires_grad else out
-    out._data = mf.copy_to_strides(out._data, _like_strides(x, memory_format))
     return out.requires_grad_(True) if requires_grad else out
+
+
+def layout_of(shape: Sequence[Any], fmt: mf.MemoryFormat) -> Layout | None:
+    """What traced values of ``shape`` have for layout in ``fmt``."""
+    mf.check_rank(shape, fmt)
+    return None if fmt.order is None else Layout(fmt.order[::-1])
+
+
+def _laid(b: Any, v: Any, layout: Layout | None) -> Any:
+    return v if v.type.layout == layout else b.relayout(v, layout=layout)
+
+
+def relaid(x: Any, layout: Layout | None) -> Any:
+    """A traced value in ``layout``."""
+    return x if x._value.type.layout == layout else type(x)._of(x._trace, x._trace.builder.relayout(x._value, layout=layout))
 
 
 def _like_strides(x: Any, memory_format: Any) -> Any:
@@ -274,7 +289,12 @@ def eye(n: Any, m: Any = None, *, dtype: Any = None, requires_grad: bool = False
 
 def placed_like(out: Any, x: Any, memory_format: Any) -> Any:
     """``out`` in the memory format of ``x``, or in the one that is given."""
-    if not isinstance(out, Traced) and isinstance(x, Tensor) and not isinstance(x, Traced):
+    if isinstance(out, Traced):
+        if memory_format in (None, mf.preserve_format):
+            x = twin(x)
+            return relaid(out, x._value.type.layout) if isinstance(x, Traced) else out
+        return relaid(out, layout_of(out.shape, mf.check(memory_format)))
+    if isinstance(x, Tensor) and not isinstance(x, Traced):
         out._data = mf.copy_to_strides(out._data, _like_strides(x, memory_format))
     return out
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Layout
 from aotgrad.ir.dims import Dim
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.dtypes import ALL, DType, as_dtype, bool_
@@ -17,7 +16,7 @@ from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, Aotgra
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
-from . import backward, dispatch, hooks, indexing, inplace, ledger
+from . import backward, dispatch, factories, hooks, indexing, inplace, ledger
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual, ViewExtra
 from .front import Public
@@ -236,10 +235,7 @@ def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
     """The tensor with its elements dense in ``memory_format``: itself if they are, else a copy."""
     memory_format, x = mf.check(memory_format), ledger.twin(x)
     if isinstance(x, Traced):
-        layout = Layout.channels_last(x.ndim) if memory_format is mf.channels_last else None
-        if memory_format is mf.preserve_format or x._value.type.layout == layout:
-            return x
-        return type(x)._of(x._trace, x._trace.builder.relayout(x._value, layout=layout))
+        return x if memory_format is mf.preserve_format else factories.relaid(x, factories.layout_of(x.shape, memory_format))
     if x.is_contiguous(memory_format):
         return x
     if memory_format is mf.preserve_format:
@@ -345,15 +341,13 @@ def _extra_methods() -> dict[str, Any]:
 
 def _new(value: Any) -> Method:
     def make(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
-        shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
-        out = self._wrap(np.full(shape, value, (self._dtype if dtype is None else as_dtype(dtype)).np))
-        return out.requires_grad_(requires_grad)
+        return factories.full(factories.shape_of(size, "new_full"), value, dtype=dtype or self._dtype, requires_grad=requires_grad)
 
     return make
 
 
 def _new_tensor(self: Any, data: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
-    return self._wrap(np.array(data, (self._dtype if dtype is None else as_dtype(dtype)).np)).requires_grad_(requires_grad)
+    return factories.tensor(data, dtype=dtype or self._dtype, requires_grad=requires_grad)
 
 
 # ---- NumPy's meanings ---------------------------------------------------------------------------------------------------------------------

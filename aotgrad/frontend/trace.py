@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Block, Builder, Loc, TensorType, Value, dims
+from aotgrad.ir import Block, Builder, Layout, Loc, TensorType, Value, dims
 from aotgrad.ir.dims import Dim, DimLike, to_text
 from aotgrad_runtime import modes, recording
 from aotgrad_runtime.arrays import DTYPES
@@ -26,6 +26,7 @@ from aotgrad_runtime.dtypes import DType, int64
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
+from . import kernels
 from .sources import memory_of
 
 __all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedNumber", "TracedSize", "TracedTensor", "current", "plain_size", "raised_at",
@@ -172,7 +173,8 @@ class Trace:
         found = self.captured.get(id(obj))
         if found is None:
             shape = tuple(int(n) for n in data.shape)
-            found = self.captured[id(obj)] = (obj, self.block.add_arg(TensorType(shape, DTYPES[data.dtype])))
+            order = kernels.dense_order(data) if self.ledger is not None else None  # a compiled function reads it as it lies, like an argument
+            found = self.captured[id(obj)] = (obj, self.block.add_arg(TensorType(shape, DTYPES[data.dtype], Layout(order) if isinstance(order, tuple) else None)))
             if isinstance(obj, Tensor) and obj._requires_grad:
                 self.requires.add(found[1])
         return found[1]
@@ -285,7 +287,6 @@ class Trace:
             raise SizesDiffer(f"sizes {na} and {nb} meet")
         self.assume(a, b)
         return self.canonical(a)
-
 
     def same(self, a: DimLike, b: DimLike) -> bool:
         """``a == b`` in the user's program: decided by the sizes of the first call, and guarded either way."""

@@ -14,7 +14,7 @@ from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
-from . import sources
+from . import kernels, sources
 from .pytree import TreeDef
 from .watch import Watch
 
@@ -89,11 +89,13 @@ def fits(variant: Variant, leaves: Sequence[Any]) -> bool:
         return False
     env: dict[str, int] = {}
     pending = []
-    for x, t in zip(arrays, variant.func.arg_types):
+    for i, (x, t) in enumerate(zip(arrays, variant.func.arg_types)):
         if not isinstance(x, (np.ndarray, np.generic)):
             if t.rank:
                 return False
             continue
+        if i >= len(variant.leaves) and (kernels.dense_order(x) or None) != (t.layout.order if t.layout else None):  # that of leaves is in the signature
+            return False
         if x.ndim != t.rank or (x.dtype != t.dtype.np and x.dtype.newbyteorder("=") != t.dtype.np):
             return False
         for d, n in zip(t.shape, x.shape):

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 from .errors import AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
-    "MemoryFormat", "broadcast", "channels_last", "channels_last_3d", "contiguous_format", "copy_to_strides", "empty", "format_strides", "is_contiguous",
+    "MemoryFormat", "broadcast", "channels_last", "channels_last_3d", "check_rank", "contiguous_format", "copy_to_strides", "empty", "format_strides", "is_contiguous",
     "is_non_overlapping_and_dense", "pointwise_strides", "preserve_format", "preserved_strides", "suggest_memory_format",
 ]
 
@@ -74,9 +74,14 @@ def format_strides(shape: Sequence[int], fmt: MemoryFormat = contiguous_format) 
         if fmt is preserve_format:
             raise AotgradRuntimeError("memory_format=preserve_format needs a tensor whose format is preserved; give contiguous_format or channels_last")
         return _dense_strides(shape, range(len(shape) - 1, -1, -1))
-    if len(shape) != fmt.rank:
-        raise AotgradRuntimeError(f"required rank {fmt.rank} tensor to use {fmt.name} format, but the shape is {list(shape)}")
+    check_rank(shape, fmt)
     return _dense_strides(shape, fmt.order, 0)  # as in PyTorch: sizes 0 count as 1 in row-major tensors only
+
+
+def check_rank(shape: Sequence[object], fmt: MemoryFormat) -> None:
+    """Raises ``AotgradRuntimeError`` for a shape of another rank than ``fmt`` is for."""
+    if fmt.rank is not None and len(shape) != fmt.rank:
+        raise AotgradRuntimeError(f"required rank {fmt.rank} tensor to use {fmt.name} format, but the shape is {list(shape)}")
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int], fmt: MemoryFormat = contiguous_format) -> bool:

@@ -22,8 +22,9 @@ def _x(*shape: int) -> Any:
     return np.random.default_rng(41).normal(size=shape)
 
 
-def _derive(name: str, doc: str, operands: tuple[str, ...], body: Any, samples: Any, front: Front, attrs: Mapping[str, Any] | None = None) -> None:
-    register(OpDef(name, doc, operands, None, None, Composite(body), attrs=attrs or {}, samples=samples, front=front))
+def _derive(name: str, doc: str, operands: tuple[str, ...], body: Any, samples: Any, front: Front, attrs: Mapping[str, Any] | None = None,
+            layouts: str = "row_major") -> None:
+    register(OpDef(name, doc, operands, None, None, Composite(body), attrs=attrs or {}, samples=samples, front=front, layouts=layouts))
 
 
 # ---- products ---------------------------------------------------------------------------------------------------------------------
@@ -284,7 +285,7 @@ def _masked_fill(b: Any, x: Any, mask: Any, value: Any) -> Any:
 _derive("masked_fill", "x with ``value`` where the mask holds.", ("x", "mask", "value"), lambda b, x, mask, v: b.where(mask, b.expand(v, x.type.shape), x),
         lambda: (Sample((_x(2, 3), _x(2, 3) > 0, np.float64(0.5)), name="2x3"),), Front("masked_fill(input, mask, value)", _masked_fill, "none", inplace=True))
 _derive("clone", "A copy of x.", ("x",), lambda b, x: x, lambda: (Sample((_x(2, 3),), name="2x3"),),
-        Front("clone(input, *, memory_format=None)", lambda b, x, memory_format=None: b.clone(x), "none", ("copy",), "copy(input)"))
+        Front("clone(input, *, memory_format=None)", lambda b, x, memory_format=None: b.clone(x), "none", ("copy",), "copy(input)"), layouts="any")
 
 
 def _repeat_body(b: Any, x: Any, repeats: int, dim: int) -> Any:
