@@ -275,11 +275,14 @@ def check_arrays(group: Group, case: Case, arrays: Sequence[Any], rng: np.random
         agree(got, want, road == "value" and case.op.exact and case.op.name != "scatter_add", f"{what} {road}")
 
 
-def check_op(name: str, dtype: Any = np.float64, roads: Sequence[str] = ROADS) -> int:
-    """Every sample of an op, and other sizes of it, on every road. Gives the number of operand sets run."""
-    found = cases(opdef.get(name), dtype)
-    if dtype != np.float64:
-        found = found[:8]  # the many forms of one op differ in indexing, which no dtype changes
+def spread(found: list[Case], most: int | None) -> list[Case]:
+    """No more than ``most`` of them, from first to last."""
+    return found if most is None or len(found) <= most else [found[i * (len(found) - 1) // (most - 1)] for i in range(most)]
+
+
+def check_op(name: str, dtype: Any = np.float64, roads: Sequence[str] = ROADS, samples: int | None = None) -> int:
+    """The samples of an op (no more than ``samples``), and other sizes of it, on every road. Gives the number of operand sets run."""
+    found = spread(cases(opdef.get(name), dtype), samples)
     if dtype != np.float64 and not any(x.dtype == dtype for c in found for x in c.arrays):
         return 0
     rng, count = np.random.default_rng(0), 0
@@ -340,7 +343,7 @@ def check_layouts(name: str, samples: int | None = None) -> int:
     ``samples``: no more than these, without forward mode.
     """
     count = 0
-    for group in groups(layout_cases(name)[:samples], ("value", "vjp", *(("jvp",) if samples is None else ()))):
+    for group in groups(spread(layout_cases(name), samples), ("value", "vjp", *(("jvp",) if samples is None else ()))):
         n = len(group.funcs["value"].outputs)
         if "vjp" in group.funcs:
             assert group.funcs["vjp"].out_types[n:] == [t for t in group.funcs["value"].arg_types if is_float(t)], f"{name}: a cotangent lost its layout"

@@ -77,12 +77,12 @@ def combination(last: bool, stride: int, padding: int, dilation: int, groups: st
     return whole(attrs, channels, filters, dtype, (last, bool(turn % 2)) if turn % 5 else (not last, last)), attrs, channels, filters
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in (1, 2))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(1, 6))])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
 def test_every_combination(last: bool, dtype: Any, part: int) -> None:
-    """Value and both gradients of one size-generic kernel per combination, between guard pages, against the interpreter. A part takes every third."""
-    chosen = [(i, c) for i, c in enumerate(COMBOS) if c[0] is last and (i + (i // 3) + last + (dtype is np.float32)) % 3 == part]
+    """Value and both gradients of one size-generic kernel per combination, between guard pages, against the interpreter. A part takes every sixth."""
+    chosen = [(i, c) for i, c in enumerate(COMBOS) if c[0] is last and (i + i // 6 + last + 3 * (dtype is np.float32)) % 6 == part]
     made = {f"c{i}": combination(*c, dtype, i) for i, c in chosen}
     kernels = natives({name: func for name, (func, *_) in made.items()})
     rng, count = np.random.default_rng(1), 0
@@ -90,7 +90,7 @@ def test_every_combination(last: bool, dtype: Any, part: int) -> None:
         for args in runs(func, attrs, channels, filters, dtype, rng):
             agree(run_both_guards(kernels[name], args), interp.run(func, *args), False, f"{name} {attrs} {[a.shape for a in args]}")
             count += 1
-    assert count > 90
+    assert count > 40
 
 
 def test_more_shapes() -> None:

@@ -152,11 +152,11 @@ def sample(kind, dtype, part, parts):
 
 
 @wide
-@pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(1, 9))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(1, 18))])
 @pytest.mark.parametrize("dtype", list(NP))
 @pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
 def test_grid(name, dtype, kind, part):
-    specs = sample(kind, dtype, part + NAMES.index(name) + 3 * (dtype == "f64"), 9)
+    specs = sample(kind, dtype, part + NAMES.index(name) + 3 * (dtype == "f64"), 18)
     assert all(supported(s, Target.named(name)) for s in specs)
     check_all(specs, name)
 

@@ -41,8 +41,10 @@ def _bits(x: Any) -> bytes:
     return bytes(np.where(x == x, x, np.nan).astype(x.dtype).tobytes())  # a NaN has no sign that means anything
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+TYPED = [pytest.param(n, d, marks=[pytest.mark.thorough] * ((i + j) % 2)) for i, n in enumerate(CASES) for j, d in enumerate((np.float32, np.float64))]
+
+
+@pytest.mark.parametrize("name, dtype", TYPED)
 def test_a_program_that_runs_often_gives_the_same_bits(name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
     fused = native.fused
