@@ -73,11 +73,11 @@ def test_kink(kink: oracles.Kink) -> None:
     oracles.check_kink(kink, native_table.run_compiled)
 
 
-@pytest.mark.parametrize("name", user_table.public())
-def test_as_users_call_it(name: str) -> None:
+@pytest.mark.parametrize("name, every", [(n, False) for n in user_table.public()] + [pytest.param(n, True, marks=pytest.mark.thorough) for n in user_table.public()])
+def test_as_users_call_it(name: str, every: bool) -> None:
     """Eager and compiled, any strides, tape, reverse and forward."""
     for i, (f, xs) in enumerate(user_table.rows(name)):
-        user_table.check_row(f, xs, f"{name}[{i}]")
+        user_table.check_row(f, xs, f"{name}[{i}]", None if every else [*opdef.all_ops()].index(name) + i)
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy's own, of empty means and the like
