@@ -215,3 +215,24 @@ def test_compiled_code_tells_what_an_index_was(line):
     f = ag.compile(eval(f"lambda {', '.join('abc'[:len(parts)])}: {text + source[at:]}", {"m": ag}))
     with pytest.raises(ValueError if "shape" in INDICES[line] else IndexError, match=INDICES[line]):
         f(*parts)
+
+
+TEXTS = [
+    "m.ones(3) + m.ones(4)", "m.ones(2, 3) * m.ones(2, 1, 4)", "m.ones(3).add_(m.ones(4))", "m.where(m.ones(3) > 0, m.ones(4), m.ones(3))",
+    "m.addcmul(m.ones(3), m.ones(3), m.ones(2))",
+    "m.ones(2, 3) @ m.ones(2, 3)", "m.ones(2, 3) @ m.ones(4)", "m.ones(3) @ m.ones(4)", "m.ones(5, 2, 3) @ m.ones(2, 3)", "m.ones(5, 2, 3) @ m.ones(5, 2, 3)",
+    "m.ones(5, 2, 3) @ m.ones(4, 3, 2)", "m.nn.functional.linear(m.ones(3, 4), m.ones(5, 3))",
+    "m.ones(2, 3).view(4)", "m.ones(2, 3).reshape(-1, 4)", "m.ones(6).view(-1, -1)", "m.ones(2).expand(3)", "m.ones(2, 3).expand(2, 2, 4)",
+    "m.cat([m.ones(2, 3), m.ones(2, 2)])", "m.cat([m.ones(2, 3), m.ones(2, 3), m.ones(3, 3)], 1)", "m.cat([m.ones(2, 2), m.ones(3)])",
+    "m.stack([m.ones(2), m.ones(3)])", "m.stack([m.ones(2), m.ones(2), m.ones(2, 2)])", "m.ones(2, 3).sum(5)", "m.ones(2, 3).transpose(0, -3)", "m.ones(3).select(2, 0)",
+    "m.ones(2)[0, 0]", "m.gather(m.ones(3, 3), 1, m.zeros(3, 1))", "m.nn.functional.cross_entropy(m.ones(3, 4), m.tensor([0, 1]))",
+    "m.nn.functional.batch_norm(m.ones(2, 3), m.zeros(4), m.ones(4), training=True)", "m.ones(2, 3).item()", "m.ones(2, 3).t().view(6)",
+]
+
+
+@pytest.mark.parametrize("line", TEXTS)
+def test_the_text_is_torchs(line):
+    """The whole of torch's first sentence stands in ours, in eager and in compiled code, so that what looks for it finds it."""
+    theirs = str(_error(torch, line)).splitlines()[0].rstrip(". ").replace("torch.Size(", "").replace("])", "]").removeprefix("torch.cat(): ").replace("  ", " ")
+    for ours in (_error(ag, line), _error(ag, f"m.compile(lambda: {line})()")) if "item" not in line and ").view(6)" not in line else (_error(ag, line),):
+        assert theirs in str(ours).replace("  ", " "), (theirs, str(ours))

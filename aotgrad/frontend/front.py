@@ -6,7 +6,7 @@ import ast
 import functools
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,23 +72,31 @@ class FrontBuilder(Builder):
             v.type = TensorType(shape, v.type.dtype, v.type.layout)
         return v
 
-    def join(self, a: DimLike, b: DimLike, what: str = "") -> DimLike:
-        """Broadcast of two sizes."""
-        return self.trace.join(a, b)
+    def join(self, a: DimLike, b: DimLike, what: str = "", say: Callable[[], str] | None = None) -> DimLike:
+        """Broadcast of two sizes. ``say``: torch's words for two that do not fit."""
+        try:
+            return self.trace.join(a, b)
+        except SizesDiffer as error:
+            error.say = say
+            raise
 
-    def equate(self, a: DimLike, b: DimLike, what: str) -> None:
+    def numbers(self, shape: Sequence[DimLike]) -> list[Any]:
+        """Sizes as they are in this call, for errors."""
+        return [d if (n := self.trace.example(d)) is None else n for d in shape]
+
+    def equate(self, a: DimLike, b: DimLike, what: str, say: Callable[[], str] | None = None) -> None:
         """Two sizes that must be equal."""
         a, b = self.trace.canonical(a), self.trace.canonical(b)
         if a == b:
             return
         na, nb = self.trace.example(a), self.trace.example(b)
         if na is not None and nb is not None and na != nb:
-            raise SizesDiffer(f"{what}: sizes {na} and {nb} differ")
+            raise SizesDiffer(f"{what}: sizes {na} and {nb} differ", say=say)
         self.trace.assume(a, b)
 
-    def join_product(self, a: DimLike, b: DimLike, what: str) -> None:
+    def join_product(self, a: DimLike, b: DimLike, what: str, say: Callable[[], str] | None = None) -> None:
         """Two numbers of elements that must be equal."""
-        self.equate(a, b, what)
+        self.equate(a, b, what, say)
 
     def with_size(self, x: Value, dim: int, size: DimLike) -> Value:
         """``x`` with a size known to be equal written as ``size`` (a size of 1 stays: it broadcasts)."""
@@ -372,13 +380,28 @@ def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
 
 def _with_shapes(error: SizesDiffer, b: FrontBuilder, operands: Sequence[Operand]) -> AotgradError:
     """Says which shapes do not fit."""
-    given = [[b.trace.example(d) or d for d in o.value.type.shape] for o in operands if o.value is not None]
+    given = [b.numbers(o.value.type.shape) for o in operands if o.value is not None]
+    text = error.say() if error.say is not None else _meeting(error.pair, given)
+    if b.torch and text:
+        return AotgradValueError(text)
     shapes = [f"({', '.join(map(str, s))}{',' * (len(s) == 1)})" for s in given]
     if len(shapes) < 2:
         return AotgradValueError(error.what)
     if b.trace.name.startswith("getitem"):
         return AotgradIndexError(f"shapes {', '.join(shapes[1:-1])} and {shapes[-1]} of the index arrays do not broadcast: {error.what}")
     return AotgradValueError(f"shapes {', '.join(shapes[:-1])} and {shapes[-1]} do not broadcast or fit: {error.what}")
+
+
+def _meeting(pair: tuple[int, int] | None, shapes: Sequence[Sequence[Any]]) -> str:
+    """What torch says of the sizes ``pair`` that meet where shapes are broadcast."""
+    for i in reversed(range(max(map(len, shapes), default=0))):
+        met: Any = 1
+        for s in shapes:
+            at = i - max(map(len, shapes)) + len(s)
+            if at >= 0 and (met, s[at]) == pair:
+                return f"The size of tensor a ({met}) must match the size of tensor b ({s[at]}) at non-singleton dimension {i}"
+            met = s[at] if at >= 0 and met == 1 else met
+    return ""
 
 
 def _fitting(error: AotgradError, torch: bool) -> AotgradError:

@@ -84,7 +84,7 @@ def _items(index: Any, ndim: int) -> list[Any]:
     items = [_listed(e) for e in (index if isinstance(index, tuple) else (index,))]
     used = sum(_rank(e) if _mask_like(e) else 0 if e is None or e is Ellipsis else 1 for e in items)
     if used > ndim:
-        raise AotgradIndexError(f"too many indices: the array has {ndim} dimension(s), the index names {used}")
+        raise AotgradIndexError(f"too many indices for tensor of dimension {ndim}: the index names {used}")
     dots = [i for i, e in enumerate(items) if e is Ellipsis]
     if len(dots) > 1:
         raise AotgradIndexError("an index can only have a single ellipsis ('...')")

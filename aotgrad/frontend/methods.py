@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir.dims import Dim
+from aotgrad.ir.ops.common import norm_dim
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.dtypes import ALL, DType, as_dtype, bool_
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, AotgradDTypeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -278,10 +279,9 @@ def _shown(self: Any, out: Any) -> Any:
 
 def _select(self: Any, dim: int, index: int) -> Any:
     """The slice at ``index`` along ``dim``, without that dim."""
-    rank = len(self.shape)
-    if not -rank <= dim < rank:
-        raise AotgradDimError(f"select: dim={dim} is out of range for {rank} dimension(s)")
-    return indexing.getitem(self, (*[slice(None)] * (dim % rank), index))
+    if not self.ndim:
+        raise AotgradDimError("select() cannot be applied to a 0-dim tensor")
+    return indexing.getitem(self, (*[slice(None)] * norm_dim(dim, self.ndim), index))
 
 
 def _masked_select(self: Any, mask: Any) -> Any:

@@ -82,11 +82,11 @@ def unrecorded(b: Builder, v: Value) -> Value:
 
 
 class SizesDiffer(AotgradValueError):
-    """Two sizes that do not fit; whoever knows the operation says more about ``what``."""
+    """Two sizes that do not fit; whoever knows the operation says more about ``what``, for tensors in torch's words where ``say`` has them."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, pair: tuple[int, int] | None = None, say: Callable[[], str] | None = None) -> None:
         super().__init__(f"{user_loc()}: {what}")
-        self.what = what
+        self.what, self.pair, self.say = what, pair, say
 
 
 class _Stack(threading.local):
@@ -284,7 +284,7 @@ class Trace:
                 small = a if na == 1 else b
                 self.assume(small, 1)
                 return b if na == 1 else a
-            raise SizesDiffer(f"sizes {na} and {nb} meet")
+            raise SizesDiffer(f"sizes {na} and {nb} meet", (na, nb))
         self.assume(a, b)
         return self.canonical(a)
 

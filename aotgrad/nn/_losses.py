@@ -149,7 +149,9 @@ def _classes(name: str, input: Any, target: Any, weight: Any) -> int:
     dim = 0 if rank(input) == 1 else 1
     want = [n for d, n in enumerate(input.shape) if d != dim]
     if rank(target) != rank(input) - 1 or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(want, target.shape)):
-        raise _NotFit(f"{name}: an input of shape {list(input.shape)} needs a target of shape {want}, not {list(target.shape)}")
+        batch = rank(input) > 1 and rank(target) > 0 and target.shape[0] != input.shape[0]
+        raise _NotFit(f"{name}: " + (f"Expected input batch_size ({input.shape[0]}) to match target batch_size ({target.shape[0]}): " if batch else "")
+                      + f"an input of shape {list(input.shape)} needs a target of shape {want}, not {list(target.shape)}")
     if weight is not None and tuple(weight.shape) != (input.shape[dim],):
         raise AotgradArgumentError(f"{name}: weight should have one number for each of the {input.shape[dim]} classes, its shape is {list(weight.shape)}")
     return dim

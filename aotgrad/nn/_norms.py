@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,11 +137,12 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
         raise AotgradArgumentError(f"batch_norm: expected an input of 2 or more dims (N, C, ...), not of {rank(input)}")
     for name, p in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
         if p is not None and tuple(p.shape) != (input.shape[1],):
-            raise AotgradArgumentError(f"batch_norm: {name} should contain {input.shape[1]} elements, one for each channel, its shape is {list(p.shape)}")
+            raise AotgradArgumentError(f"batch_norm: {name} should contain {input.shape[1]} elements not {math.prod(p.shape)}: one for each channel, "
+                                       f"its shape is {list(p.shape)}")
     shaped = [None if p is None else per_channel(p, rank(input)) for p in (weight, bias)]
     if not training:
         if running_mean is None or running_var is None:
-            raise AotgradArgumentError("batch_norm: running_mean and running_var are needed unless training=True")
+            raise AotgradArgumentError("batch_norm: running_mean and running_var must be defined in evaluation mode (training=False)")
         mean, var = (per_channel(p, rank(input)) for p in (running_mean, running_var))
         return _moved(input, mean, var, eps, *shaped)
     dims = tuple(d for d in range(rank(input)) if d != 1)

@@ -44,17 +44,21 @@ def _move(name: str, doc: str, body: Any, attrs: Mapping[str, Any], samples: Any
 
 # ---- reshaping ------------------------------------------------------------------------------------------------------------------
 
+def _unfilled(shape: Sequence[Any], total: Any) -> str:
+    return f"shape '{list(shape)}' is invalid for input of size {total}"
+
+
 def _full_shape(x: Any, shape: Sequence[Any]) -> tuple[Any, ...]:
     """The target with -1 worked out."""
     holes = [i for i, d in enumerate(shape) if isinstance(d, int) and d == -1]
     if len(holes) > 1:
-        raise AotgradValueError("reshape: only one size may be -1")
+        raise AotgradValueError("only one dimension can be inferred: one size may be -1")
     out = list(shape)
     if holes:
         rest = dimlib.product(d for i, d in enumerate(shape) if i != holes[0])
         total = x.type.size
         if isinstance(rest, int) and isinstance(total, int) and (rest == 0 or total % rest):
-            raise AotgradValueError(f"reshape: {total} elements do not fill shape {list(shape)}")
+            raise AotgradValueError(_unfilled(shape, total))
         out[holes[0]] = dimlib.floordiv(total, rest)
     if any(isinstance(d, int) and d < 0 for d in out):
         raise AotgradValueError(f"reshape: negative size in {list(shape)}")
@@ -63,7 +67,7 @@ def _full_shape(x: Any, shape: Sequence[Any]) -> tuple[Any, ...]:
 
 def _view_canon(b: Any, x: Any, *shape: Any) -> Any:
     target = _full_shape(x, _whole_sizes(shape))
-    b.join_product(x.type.size, dimlib.product(target), f"reshape to {list(map(str, target))}")
+    b.join_product(x.type.size, dimlib.product(target), f"reshape to {target}", lambda: _unfilled(b.numbers(target), *b.numbers([x.type.size])))
     return b.view(x, shape=target)
 
 
@@ -117,6 +121,11 @@ _move("squeeze", "Dims of size 1 left out.", lambda b, x, shape: b.to_shape(x, s
       Front("squeeze(input, dim=None)", _squeeze_canon, "none", ("squeeze",), np_canon=_np_squeeze))
 
 
+def _unexpanded(i: int, target: Sequence[Any], shape: Sequence[Any]) -> str:
+    return (f"The expanded size of the tensor ({target[i]}) must match the existing size ({shape[i - len(target)]}) at non-singleton dimension {i}.  "
+            f"Target sizes: {target}.  Tensor sizes: {shape}")
+
+
 def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
     shape = x.type.shape
     target = list(_whole_sizes(sizes))
@@ -129,7 +138,7 @@ def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
                 raise AotgradValueError("expand: -1 cannot stand for a new leading dim")
             target[i] = shape[i - lead]
         elif i >= lead and shape[i - lead] != 1:
-            (b.equate if d == 1 else b.join)(shape[i - lead], d, "expand")
+            (b.equate if d == 1 else b.join)(shape[i - lead], d, "expand", lambda i=i: _unexpanded(i, b.numbers(target), b.numbers(shape)))
     return b.spread(x, shape=tuple(target))
 
 
@@ -189,29 +198,34 @@ _move("movedim", "Dims moved to other places.", lambda b, x, perm: b.to_perm(x, 
 
 def _join_canon(b: Any, xs: Sequence[Any], dim: int = 0) -> Any:
     if not xs:
-        raise AotgradValueError("cat: at least one array is needed")
+        raise AotgradValueError("expected a non-empty list of Tensors")
     rank = len(xs[0].type.shape)
     if rank == 0:
         raise AotgradValueError("cat: 0-d arrays cannot be joined; use stack")
     d = norm_dim(dim, rank)
-    for x in xs[1:]:
+    for k, x in enumerate(xs):
         if len(x.type.shape) != rank:
-            raise AotgradValueError(f"cat: arrays of rank {rank} and {len(x.type.shape)} meet")
+            raise AotgradValueError(f"Tensors must have same number of dimensions: got {rank} and {len(x.type.shape)}")
         for i in range(rank):
             if i != d:
-                b.equate(xs[0].type.shape[i], x.type.shape[i], f"cat: dim {i}")
+                p, q = xs[0].type.shape[i], x.type.shape[i]
+                b.equate(p, q, f"cat: dim {i}", lambda p=p, q=q, k=k: f"Sizes of tensors must match except in dimension {d}. "
+                         f"Expected size {b.numbers([p])[0]} but got size {b.numbers([q])[0]} for tensor number {k} in the list.")
     return b.emit("cat", xs, {"dim": d})[0]
 
 
 def _stack_canon(b: Any, xs: Sequence[Any], dim: int = 0) -> Any:
     if not xs:
-        raise AotgradValueError("stack: at least one array is needed")
+        raise AotgradValueError("stack expects a non-empty list of tensors")
     rank = len(xs[0].type.shape)
-    for x in xs[1:]:
+    for k, x in enumerate(xs):
+        def say(k: int = k, x: Any = x) -> str:
+            return f"stack expects each tensor to be equal size, but got {b.numbers(xs[0].type.shape)} at entry 0 and {b.numbers(x.type.shape)} at entry {k}"
+
         if len(x.type.shape) != rank:
-            raise AotgradValueError(f"stack: arrays of rank {rank} and {len(x.type.shape)} meet")
+            raise AotgradValueError(say())
         for p, q in zip(xs[0].type.shape, x.type.shape):
-            b.equate(p, q, "stack")
+            b.equate(p, q, "stack", say)
     return b.emit("stack", xs, {"dim": norm_dim(dim, rank + 1)})[0]
 
 

@@ -68,7 +68,9 @@ def norm_dim(dim: Any, rank: int, what: str = "dim") -> int:
     except TypeError:
         raise AotgradTypeError(f"{what}={dim!r} is {type(dim).__name__}; a whole number is needed") from None
     if not -max(rank, 1) <= d < max(rank, 1):
-        raise AotgradDimError(f"{what}={d} is out of range for {rank} dimension(s)")
+        most = max(rank, 1)
+        of = "" if what == "dim" else f": {what} of {rank} dimension(s)"
+        raise AotgradDimError(f"Dimension out of range (expected to be in range of [{-most}, {most - 1}], but got {d}){of}")
     return d % rank if rank else 0
 
 

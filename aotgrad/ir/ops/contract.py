@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from operator import index
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import Any
@@ -110,11 +111,23 @@ def _join_leading(b: Any, x: Sequence[Any], y: Sequence[Any]) -> tuple[Any, ...]
     return tuple(q if p == 1 else p for p, q in zip(xs, ys))
 
 
+def _unfit(x: Sequence[Any], y: Sequence[Any]) -> str:
+    """What torch says of a product whose inner sizes differ."""
+    if len(x) == len(y) == 1:
+        return f"inconsistent tensor size, expected tensor {x} and src {y} to have the same number of elements, but got {x[0]} and {y[0]} elements respectively"
+    if len(y) == 1:
+        rows = prod(x[:-1])
+        return f"size mismatch, got input ({rows}), mat ({rows}x{x[-1]}), vec ({y[0]})"
+    if len(y) > 2:
+        return f"Expected size for first two dimensions of batch2 tensor to be: {[y[0], x[-1]]} but got: {[y[0], y[-2]]}."
+    return f"mat1 and mat2 shapes cannot be multiplied ({prod(x[:-1])}x{x[-1]} and {y[0]}x{y[1]})"
+
+
 def _matmul_canon(b: Any, x: Any, y: Any) -> Any:
     """Sizes that meet are joined first, so that symbols become equal before the types are checked."""
     if x.type.shape and y.type.shape:
         place = 0 if len(y.type.shape) == 1 else -2
-        b.equate(x.type.shape[-1], y.type.shape[place], "matmul: the inner sizes")
+        b.equate(x.type.shape[-1], y.type.shape[place], "matmul: the inner sizes", lambda x=x, y=y: _unfit(b.numbers(x.type.shape), b.numbers(y.type.shape)))
         x, y = b.with_size(x, -1, y.type.shape[place]), b.with_size(y, place, y.type.shape[place])
         for p, q in zip(reversed(x.type.shape[:-2]), reversed(y.type.shape[:-2])):
             b.join(p, q)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.dtypes import bool_, float32, float64, int64
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradIndexError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradRangeError, AotgradTypeError, AotgradValueError
 
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
 from .common import at_least, norm_dim, norm_dims
@@ -146,7 +146,7 @@ def _along(b: Any, x: Any, index: Any, dim: int) -> tuple[list[Any], dict[str, A
 
 def _check_index(name: str, x: Any, index: Any) -> None:
     if index.type.dtype.kind not in "iu":
-        raise AotgradIndexError(f"{name}: the index is {index.type.dtype.name}, not an integer type")
+        raise AotgradRangeError(f"{name}(): Expected dtype int32/int64 for index, not {index.type.dtype.name}")
     if len(index.type.shape) != len(x.type.shape):
         raise AotgradArgumentError(f"{name}: index and input must have the same number of dimensions, not {len(index.type.shape)} and {len(x.type.shape)}")
 
@@ -218,7 +218,7 @@ for _name, _op, _mode in (("scatter", "scatter_along", "set"), ("scatter_add", "
 
 def _rows(name: str, x: Any, index: Any) -> None:
     if index.type.dtype.kind not in "iu":
-        raise AotgradIndexError(f"{name}: the index is {index.type.dtype.name}, not an integer type")
+        raise AotgradRangeError(f"{name}(): Expected dtype int32/int64 for index, not {index.type.dtype.name}")
 
 
 def _select_attrs(x: Any, index: Any, d: int) -> dict[str, Any]:
