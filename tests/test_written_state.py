@@ -592,3 +592,83 @@ def test_verify_looks_before_the_call() -> None:
     w = t(1.0, 2.0)
     f = ag.compile(lambda x: w.add_(x) * 2, verify=2)
     assert f(ag.ones(2)).tolist() == [4.0, 6.0] and f(ag.ones(2)).tolist() == [6.0, 8.0] and w.tolist() == [3.0, 4.0]
+
+
+# ---- history ------------------------------------------------------------------------------------------------------------------------------
+
+def _data(x: Any, new: Any) -> None:
+    x.data = new
+
+
+UNRECORDED: dict[str, Callable[[Any], Any]] = {
+    "fill_": lambda y: y.fill_(0.5), "copy_": lambda y: y.copy_(ag.ones(2)), "x[i] = v": lambda y: y.__setitem__(0, 0.5), "mul_": lambda y: y.mul_(2),
+    "data.copy_": lambda y: y.data.copy_(ag.ones(2)), "data = new": lambda y: _data(y, ag.ones(2, 2) * 2), "detach().copy_": lambda y: y.detach().copy_(ag.ones(2)),
+}
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+@pytest.mark.parametrize("how", UNRECORDED)
+def test_an_unrecorded_write_keeps_the_history_in_every_memory_order(how: str, permuted: bool) -> None:
+    got = []
+    for wrapped in (lambda f: f, ag.compile):
+        x = ag.tensor([[1.0, -2.0], [3.0, -4.0]])
+        x = (x.t() if permuted else x).requires_grad_()
+
+        def f(x: Any) -> Any:
+            y = x * 3
+            with ag.no_grad():
+                UNRECORDED[how](y)
+            return (y * y).sum(), y
+
+        out, y = wrapped(f)(x)
+        out.backward()
+        got.append((out.item(), x.grad.tolist(), y.tolist(), y.requires_grad, how == "data = new" or y.stride()))  # that one is a copy in compiled code
+    assert got[0] == got[1]
+
+
+def test_a_recorded_write_keeps_the_memory_order() -> None:
+    x = ag.ones(2, 3).t()
+    assert ag.compile(lambda x: (x * 2).copy_(ag.zeros(2)))(x).stride() == (1, 3)
+
+
+def _cut_intermediate(x: Any, w: Any) -> Any:
+    y = x * 3
+    z = y * 2
+    y.detach_()
+    return (y * x + z).sum()
+
+
+def _cut_new_leaf(x: Any, w: Any) -> Any:
+    y = x.detach().requires_grad_()
+    z = y * 2
+    y.detach_()
+    return (z * y + x).sum()
+
+
+def _cut_argument(x: Any, w: Any) -> Any:
+    return (x.detach_() * 2 + w).sum()
+
+
+def _cut_variable(x: Any, w: Any) -> Any:
+    w.detach_()
+    return (x * w).sum()
+
+
+@pytest.mark.parametrize("f", [_cut_intermediate, _cut_new_leaf, _cut_argument, _cut_variable])
+def test_detach_in_place(f: Any) -> None:
+    got = []
+    for wrapped in (lambda f: f, ag.compile):
+        x, w = t(1.0, 2.0, requires_grad=True), t(5.0, 7.0, requires_grad=True)
+        out = wrapped(lambda x, w=w: f(x, w))(x)
+        out.backward()
+        got.append((out.item(), *[(v.requires_grad, None if v.grad is None else v.grad.tolist()) for v in (x, w)]))
+    assert got[0] == got[1]
+
+
+def test_detach_in_place_of_what_cannot_be_cut_is_refused() -> None:
+    x = t(1.0, 2.0, requires_grad=True) * 2
+    with pytest.raises(ag.AotgradRuntimeError, match=r"graph that was made outside; use x = x\.detach\(\)"):
+        ag.compile(lambda x: x.detach_() * 2)(x)
+    with pytest.raises(ag.AotgradRuntimeError, match="Can't detach views in-place"):
+        ag.compile(lambda x: (x * 2)[0].detach_())(x)
+    assert ag.compile(lambda x: (x * 2).detach_())(ag.tensor([1, 2])).tolist() == [2, 4]

@@ -22,6 +22,7 @@ from aotgrad_runtime.watched import written
 from . import dispatch
 from .eager import Dual, ViewExtra, dual_class
 from .ledger import DETACHED, twin
+from .subtrace import builder_of
 from .trace import Traced, TracedArray, plain_size, user_loc
 
 __all__ = ["check_writable", "memory", "recorded", "store", "update"]
@@ -128,10 +129,23 @@ def _store_traced(x: Any, new: Any, name: str) -> Any:
 
 
 def _kept_history(x: Any, new: Any) -> Any:
-    """The value of a traced ``x`` after the write; one that is not recorded changes numbers and leaves the derivative as it was."""
-    if modes.state.grad or not x._dtype.is_differentiable or x._value.type != new._value.type:
-        return new._value
-    return x._trace.builder.graft(new._value, x._value)
+    """The value of a traced ``x`` after the write, in its memory order; one that is not recorded changes numbers and leaves the derivative as it was."""
+    if modes.state.grad or not x._dtype.is_differentiable:
+        return _fitted(x, new)
+    return _grafted(x, new)
+
+
+def _fitted(x: Any, new: Any) -> Any:
+    """The value of ``new``, with the sizes and in the memory order of that of ``x``."""
+    b = builder_of(x._trace)
+    for i, (have, want) in enumerate(zip(new._value.type.shape, x._value.type.shape)):
+        b.equate(have, want, f"a write: dim {i}")
+    v, layout = b.refresh(new._value), b.refresh(x._value).type.layout
+    return v if v.type.layout == layout else b.relayout(v, layout=layout)
+
+
+def _grafted(x: Any, new: Any) -> Any:
+    return builder_of(x._trace).graft(_fitted(x, new), x._value)
 
 
 def _store_dual(x: Any, new: Any, name: str) -> Any:
@@ -160,7 +174,7 @@ def _undone(child: Any, parent: Any, how: tuple[Any, ...]) -> Any:
     if how[0] == "index":
         return _put(parent, child, how[1])
     if how == DETACHED:
-        return type(parent)._of(parent._trace, parent._trace.builder.graft(child._value, parent._value))
+        return type(parent)._of(parent._trace, _grafted(parent, child))
     if how[0] == "reshape":
         return dispatch.run(dispatch.TORCH["reshape"], {"input": child, "shape": (tuple(parent.shape),)})
     if how[0] == "call":

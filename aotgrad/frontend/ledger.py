@@ -22,7 +22,7 @@ from .eager import Dual, mark_view
 from .sources import Argument, GradOf, Item
 from .trace import Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, user_loc
 
-__all__ = ["DETACHED", "Gradient", "Ledger", "Slot", "detach", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of", "made_here", "real",
+__all__ = ["DETACHED", "Gradient", "Ledger", "Slot", "detach", "detach_", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of", "made_here", "real",
            "set_data", "set_grad", "set_item", "twin"]
 
 DETACHED = ("detached",)  # how a tensor without a graph shows the memory of another
@@ -190,6 +190,23 @@ def _detached(x: Any) -> Any:
     return out
 
 
+def detach_(self: Any) -> Any:
+    """Cuts this tensor from its graph, in place."""
+    x = twin(self)
+    if getattr(x._extra, "how", None) != DETACHED:
+        _detach_(x)
+    if not isinstance(x, Traced) or not x._dtype.is_differentiable:
+        return self
+    ledger = x._trace.ledger
+    if ledger is None or not ledger.outside(x):
+        x._value = x._trace.builder.stop_gradient(x._value)
+    elif x.is_leaf:
+        x.requires_grad = False
+    else:
+        raise AotgradRuntimeError(f"{user_loc()}: detach_() in a compiled function would cut a tensor from a graph that was made outside; use x = x.detach()")
+    return self
+
+
 def get_data(self: Any) -> Any:
     """The same memory without a graph, and without a shared version counter. Assigning swaps the memory under this tensor."""
     found = ledger_of()
@@ -240,7 +257,7 @@ def set_grad(self: Any, value: Any) -> None:
     found.now, found.known = value, True
 
 
-_detach = Tensor.detach
+_detach, _detach_ = Tensor.detach, Tensor.detach_
 _data: Any = Tensor.data
 _grad: Any = Tensor.grad
 

@@ -319,7 +319,7 @@ def _extra_methods() -> dict[str, Any]:
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
         "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone,
-        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "detach": ledger.detach, "backward": backward.method,
+        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "detach": ledger.detach, "detach_": ledger.detach_, "backward": backward.method,
         "data": property(ledger.get_data, ledger.set_data(inplace.store), doc=ledger.get_data.__doc__),
         "grad": property(ledger.get_grad, ledger.set_grad, lambda self: ledger.set_grad(self, None), doc=ledger.get_grad.__doc__),
         "contiguous": contiguous, "to": _to, "type": _type,
