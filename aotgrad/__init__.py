@@ -39,8 +39,7 @@ from aotgrad_runtime.tensor import Size, Tensor
 from . import ir
 from ._version import __version__
 from .frontend import methods as _methods
-from .frontend.anomaly import check_nan_enabled as is_anomaly_check_nan_enabled
-from .frontend.anomaly import enabled as is_anomaly_enabled
+from .frontend.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from .frontend.compile import compile
 from .frontend.control import cond, fori_loop, scan, while_loop
 from .frontend.control import map_ as map

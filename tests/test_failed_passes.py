@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from autograd_pair import f64, outcome, plain, same
+from autograd_pair import f64, modules, outcome, plain, same
 
 import aotgrad as ag
 
@@ -135,3 +135,39 @@ def test_anomaly_mode_ends_its_pass() -> None:
         return error, x.grad, y.grad, m.is_anomaly_enabled(), outcome(m, lambda m: m.autograd.grad(y * y, y, m.ones_like(y)))
 
     assert same(lines)[0] == ("error", ("RuntimeError",))
+
+
+def packed(m: Any, write: Callable[[], Any], good: int = 0) -> Any:
+    """``write()`` where the pack hook fails after ``good`` calls."""
+    seen: list[int] = []
+    with m.autograd.graph.saved_tensors_hooks(lambda t: (seen.append(1), t if len(seen) <= good else refuse())[1], lambda t: t):
+        return write()
+
+
+WRITES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "shape": lambda m, y, s: y.add_(f64(m, [1.0, 2.0, 3.0])), "wider": lambda m, y, s: y.mul_(f64(m, [[1.0, 2.0], [3.0, 4.0]])),
+    "item": lambda m, y, s: y.__setitem__(5, 1.0), "values of an item": lambda m, y, s: y.__setitem__(slice(0, 2), f64(m, [1.0, 2.0, 3.0])),
+    "mask": lambda m, y, s: y.__setitem__(m.tensor([True] * 3), 1.0), "copy": lambda m, y, s: y.copy_(f64(m, [1.0, 2.0, 3.0])),
+    "fill": lambda m, y, s: y.fill_(f64(m, [1.0, 2.0])), "fill a mask": lambda m, y, s: y.masked_fill_(m.tensor([True, False, True]), 0.0),
+    "rows": lambda m, y, s: y.index_add_(0, m.tensor([0, 7]), f64(m, [1.0, 1.0])), "scatter": lambda m, y, s: y.scatter_(0, m.tensor([0, 7]), f64(m, [1.0, 1.0])),
+    "clamp": lambda m, y, s: y.clamp_(), "pack": lambda m, y, s: packed(m, lambda: y.mul_(s)), "second pack": lambda m, y, s: packed(m, lambda: y.mul_(s), 1),
+    "pack of a result": lambda m, y, s: packed(m, lambda: y.exp_()), "pack, through a view": lambda m, y, s: packed(m, lambda: y[0].mul_(s[0])),
+    "requires_grad": lambda m, y, s: y.requires_grad_(False), "data": lambda m, y, s: setattr(y, "data", 3), "detach a view": lambda m, y, s: y[0:1].detach_(),
+    "grad of another shape": lambda m, y, s: setattr(s, "grad", f64(m, [1.0, 2.0, 3.0])), "no grad": lambda m, y, s: setattr(s, "grad", 3),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_that_fails_changes_nothing(name: str) -> None:
+    """The error is of torch's type; numbers, versions, history and gradients are as before, also where torch has written half of the elements."""
+    def operands(m: Any) -> Any:
+        x, s = f64(m, [1.0, 2.0], True), f64(m, [3.0, 4.0], True)
+        return x, x * 2, s
+
+    found = [outcome(m, lambda m: WRITES[name](m, *operands(m)[1:])) for m in modules()]
+    x, y, s = operands(ag)
+    view = y.view(2)
+    assert outcome(ag, lambda m: WRITES[name](m, y, s)) == found[0]
+    assert y.tolist() == view.tolist() == [2.0, 4.0] and y._version == view._version == s._version == 0 and s.grad is None
+    assert y.grad_fn.name() == "MulBackward0" and ag.autograd.grad((y * view).sum(), x)[0].tolist() == [8.0, 16.0]
+    assert all(error[0] == "error" and {*error[1]} <= {*found[0][1]} for error in found), found

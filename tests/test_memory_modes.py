@@ -139,7 +139,8 @@ def resnet_peak(how: str, what: str) -> float:
 
 
 def test_inference_of_resnet_in_eager() -> None:
-    assert resnet_peak("eager", "inference") <= resnet_peak("eager", "forward") / 3
+    """A norm holds its image no longer than it must. (Before Python 3.11 the caller holds it anyway.)"""
+    assert resnet_peak("eager", "inference") <= resnet_peak("eager", "forward") / (3.5 if sys.version_info >= (3, 11) else 3)
 
 
 def test_inference_of_resnet_compiled() -> None:

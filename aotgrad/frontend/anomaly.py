@@ -20,15 +20,15 @@ from aotgrad.ir.transforms.rewrite import decompose_func
 from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradRuntimeError
 
-__all__ = ["check", "check_nan_enabled", "detect_anomaly", "enabled", "set_detect_anomaly"]
+__all__ = ["check", "detect_anomaly", "is_anomaly_check_nan_enabled", "is_anomaly_enabled", "set_detect_anomaly"]
 
 
-def enabled() -> bool:
+def is_anomaly_enabled() -> bool:
     """Whether this thread looks for anomalies."""
     return recording.state.anomaly
 
 
-def check_nan_enabled() -> bool:
+def is_anomaly_check_nan_enabled() -> bool:
     """Whether NaN in gradients is an error in anomaly mode."""
     return recording.state.check_nan
 
@@ -49,7 +49,7 @@ class detect_anomaly:
         self.check_nan = check_nan
 
     def __enter__(self) -> None:
-        self.before = enabled(), check_nan_enabled()
+        self.before = is_anomaly_enabled(), is_anomaly_check_nan_enabled()
         _switch(True, self.check_nan)
 
     def __exit__(self, *exc: object) -> None:
@@ -60,7 +60,7 @@ class set_detect_anomaly:
     """Switches the search on or off for this thread, at once; as a context, until the end of the block."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self.before = enabled(), check_nan_enabled()
+        self.before = is_anomaly_enabled(), is_anomaly_check_nan_enabled()
         _switch(bool(mode), check_nan)
 
     def __enter__(self) -> None:
@@ -80,7 +80,7 @@ def _bad(x: Any) -> Any:
 
 def check(func: Func, arrays: Sequence[Any], outs: Sequence[Any]) -> None:
     """Raises when ``outs`` hold values that are not finite though ``arrays`` are."""
-    if not check_nan_enabled() or not any(np.any(_bad(np.asarray(o))) for o in outs) or any(np.any(_bad(np.asarray(a))) for a in arrays):
+    if not is_anomaly_check_nan_enabled() or not any(np.any(_bad(np.asarray(o))) for o in outs) or any(np.any(_bad(np.asarray(a))) for a in arrays):
         return
     found = _origin(func, [np.asarray(a) for a in arrays])
     if found is not None:

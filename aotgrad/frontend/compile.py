@@ -121,20 +121,20 @@ class CompiledProgram(Program):
         """The same as ``run``, with what is kept of weights alone."""
         assert self.kept is not None
         outs = kernels.run_flat(self.kept.kernel, arrays, block)
-        if anomaly.enabled():
+        if anomaly.is_anomaly_enabled():
             anomaly.check(self.func, arrays, outs)
         return outs
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Outputs as fresh arrays."""
         outs = profiling.run(self, arrays) if profiling.watch.on else kernels.run_flat(self.kernel, arrays)
-        if anomaly.enabled():
+        if anomaly.is_anomaly_enabled():
             anomaly.check(self.func, arrays, outs)
         return outs
 
     def run_over(self, arrays: Sequence[Any]) -> list[Any]:
         """Outputs; those that are written to arguments are there, where the arguments are dense."""
-        watched = profiling.watch.on or anomaly.enabled()
+        watched = profiling.watch.on or anomaly.is_anomaly_enabled()
         return self.run(arrays) if watched else kernels.run_over(self.kernel, arrays)
 
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:

@@ -398,3 +398,6 @@ def map_(f: Callable[[Any], Any], xs: Any) -> Any:
     """
     check_callable(f, "map")
     return scan(lambda c, x: (c, f(x)), (), xs)[1]
+
+
+map_.__name__ = map_.__qualname__ = "map"

@@ -180,6 +180,8 @@ def _inplace_method(public: Public, name: str) -> Method:
 
 def _fill(self: Any, value: Any) -> Any:
     """Every element becomes ``value`` (a number or 0-d tensor). In place."""
+    if isinstance(value, Tensor) and value.ndim:
+        raise AotgradRuntimeError(f"{user_loc()}: fill_ only supports 0-dimension value tensor but got tensor with {value.ndim} dimensions; copy_ takes such values")
     indexing.setitem(self, Ellipsis, value)
     return self
 
@@ -191,7 +193,8 @@ def _zero(self: Any) -> Any:
 
 def _copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
     """Takes the values of ``src``, broadcast and converted. In place."""
-    return _fill(self, src)
+    indexing.setitem(self, Ellipsis, src)
+    return self
 
 
 def _cast(x: Any, dtype: Any) -> Any:

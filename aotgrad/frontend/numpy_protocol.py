@@ -427,7 +427,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _torch_meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Any, ...]:
-    """Coordinates as arrays of the common grid, one per tensor of rank 1."""
     return tuple(_meshgrid(*(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors), indexing=indexing))
 
 
@@ -437,7 +436,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
 }
 """Of these, what torch has too, as functions of tensors."""
 for _name, _doc in (("hstack", "Side by side."), ("vstack", "On top of each other."), ("dstack", "Along the third dim."),
-                    ("column_stack", "Vectors as columns, side by side."),
+                    ("column_stack", "Vectors as columns, side by side."), ("meshgrid", "Coordinates as arrays of the common grid, one per tensor of rank 1."),
                     ("diff", "Differences of neighbours along ``dim``, ``n`` times.")):
     PUBLIC[_name].__name__ = PUBLIC[_name].__qualname__ = _name
     PUBLIC[_name].__doc__ = _doc

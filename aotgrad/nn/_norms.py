@@ -149,14 +149,14 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
     n = _in_size(input, dims)
     if _is_one(n):
         raise AotgradValueError(f"batch_norm: Expected more than 1 value per channel when training, got input size {list(input.shape)}")
-    pivot, away = _near_mean(input, dims)
-    mean, square = _channel_mean(away, dims), _channel_mean(f.square(away), dims)
+    pivot, input = _near_mean(input, dims)  # under its name: an image that nobody else holds may go
+    mean, square = _channel_mean(input, dims), _channel_mean(f.square(input), dims)
     var = f.clamp(f.sub(square, f.square(mean)), min=0)
     if running_mean is not None:
         _write(running_mean, f.reshape(f.add(pivot, mean), -1), momentum, "batch_norm: running_mean")
     if running_var is not None:
         _write(running_var, f.mul(f.reshape(var, -1), n / (n - 1)), momentum, "batch_norm: running_var")
-    return _moved(away, mean, var, eps, *shaped)
+    return _moved(input, mean, var, eps, *shaped)
 
 
 def _near_mean(x: Any, dims: tuple[int, ...]) -> tuple[Any, Any]:
@@ -195,12 +195,12 @@ def instance_norm(input: Any, running_mean: Any = None, running_var: Any = None,
     n = _in_size(input, dims)
     if _is_one(n):
         raise AotgradValueError(f"instance_norm: Expected more than 1 spatial element when training, got input size {list(input.shape)}")
-    away, mean, var = _moments(input, dims)
+    input, mean, var = _moments(input, dims)
     if running_mean is not None:
         _write(running_mean, f.mean(f.reshape(mean, (input.shape[0], -1)), 0), momentum, "instance_norm: running_mean")
     if running_var is not None:
         _write(running_var, f.mean(f.mul(f.reshape(var, (input.shape[0], -1)), n / (n - 1)), 0), momentum, "instance_norm: running_var")
-    return _affine(f.mul(away, f.rsqrt(f.add(var, eps))), *(None if p is None else per_channel(p, rank(input)) for p in (weight, bias)))
+    return _affine(f.mul(input, f.rsqrt(f.add(var, eps))), *(None if p is None else per_channel(p, rank(input)) for p in (weight, bias)))
 
 
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:

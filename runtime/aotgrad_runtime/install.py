@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 from . import tape
@@ -47,7 +48,14 @@ def install(ops: OpsTable) -> None:
     slot.add, slot.add_into, slot.cast, slot.done = ops.add, ops.add_into, ops.cast, True
     for cls, methods in ((Tensor, ops.methods), (ArrayTensor, ops.array_methods)):
         for name, method in methods.items():
+            _tell_name(cls, name, method, methods)
             setattr(cls, name, method)
+
+
+def _tell_name(cls: type[Any], name: str, method: Any, methods: Mapping[str, Any]) -> None:
+    """A method says what it is called, as wrappers of users print and copy it. One that stands under its own name too keeps that."""
+    if isinstance(method, FunctionType) and method.__module__ != cls.__module__ and methods.get(method.__name__) is not method:
+        method.__name__, method.__qualname__, method.__module__ = name, f"{cls.__name__}.{name}", cls.__module__
 
 
 def is_installed() -> bool:

@@ -177,6 +177,7 @@ class Tensor(Value, TensorMethods):
         shape = self.shape
         return shape if dim is None else shape[_dim(dim, len(shape))]
 
+    _size.__name__, _size.__qualname__ = "size", "Tensor.size"
     size: Any = _size  # a method here, an int property on ArrayTensor
 
     def stride(self, dim: SupportsIndex | None = None) -> Any:
