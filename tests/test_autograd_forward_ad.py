@@ -249,3 +249,36 @@ def test_values_of_a_trace_are_refused() -> None:
 
     with pytest.raises(TypeError, match=r"use aotgrad\.jvp"):
         ag.compile(f)(np.ones(2))
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["marked", "integers"])
+def test_no_tangent_for_results_without_derivative(told: bool) -> None:
+    """``jvp`` has None for what forward marked, and for integers; anything else is torch's error, in eager, in transforms and in compiled code."""
+    def parts(m: Any, wrong: bool) -> Any:
+        class Parts(m.autograd.Function):  # type: ignore[misc]
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                second = x * 3 if told else m.argmax(x)
+                if told:
+                    ctx.mark_non_differentiable(second)
+                return x * 2, second
+
+            @staticmethod
+            def jvp(ctx: Any, t: Any) -> Any:
+                return t * 2, t * 3 if wrong else None
+
+        return Parts.apply
+
+    def tangents(m: Any, wrong: bool) -> Any:
+        with m.autograd.forward_ad.dual_level():
+            outs = parts(m, wrong)(m.autograd.forward_ad.make_dual(f64(m, [1.0, 2.0]), f64(m, [1.0, 0.5])))
+            return [m.autograd.forward_ad.unpack_dual(o).tangent for o in outs[:1 + told]]
+
+    assert same(lambda m: tangents(m, False)) == ([[2.0, 1.0], None] if told else [[2.0, 1.0]])
+    error = same(lambda m: tangents(m, True), text=50)
+    assert error == ("error", ("RuntimeError",), "Function's jvp returned a gradient at position 1, but the corresponding"[:50])
+    x = np.array([1.0, 2.0])
+    for f in (lambda x: ag.jvp(lambda x: parts(ag, True)(x)[0], (x,), (x,)), lambda x: ag.grad(lambda x: parts(ag, True)(x)[0].sum())(x)):
+        for g in (f, ag.compile(f)):
+            with pytest.raises(RuntimeError, match="gradient at position 1"):
+                g(x)

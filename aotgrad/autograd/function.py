@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -194,7 +194,7 @@ class FunctionNode(Node, FunctionCtx):
             for i, t in zip(moving, ts):
                 tangents[i] = t
             with _Showing(self, saved):
-                return _tangents(self._function.jvp(self, *tangents), self.name, len(cts))
+                return _tangents(self._function.jvp(self, *tangents), self.name, cts, self._constant)
 
         cls = next(meta[2] for meta in self._results if meta is not None)
         found = transposed_call(self.name, push, likes, cts, cls, _NO_BACKWARD.removeprefix("You must implement ").rstrip("."))
@@ -222,10 +222,15 @@ def _gradients(found: Any, name: str, count: int) -> list[Any]:
     return grads
 
 
-def _tangents(found: Any, name: str, count: int) -> list[Any]:
+def _tangents(found: Any, name: str, outs: Sequence[Any], constant: Collection[int]) -> list[Any]:
+    """What ``jvp`` returned: a tangent, or None, for each of ``outs``. Those of integers and at ``constant`` places have none."""
     out = list(found) if isinstance(found, (tuple, list)) else [found]
-    if len(out) != count:
-        raise AotgradRuntimeError(f"the jvp of {name.removesuffix('Backward')} returned an incorrect number of tangents (expected {count}, got {len(out)})")
+    if len(out) != len(outs):
+        raise AotgradRuntimeError(f"the jvp of {name.removesuffix('Backward')} returned an incorrect number of tangents (expected {len(outs)}, got {len(out)})")
+    for j, (o, t) in enumerate(zip(outs, out)):
+        if t is not None and (j in constant or isinstance(o, Tensor) and not o._dtype.is_differentiable):
+            raise AotgradRuntimeError(f"Function's jvp returned a gradient at position {j}, but the corresponding forward output is not a differentiable Tensor. You "
+                                      f"should return None at that position instead, in {name.removesuffix('Backward')}.jvp.")
     return out
 
 
@@ -432,7 +437,7 @@ def _apply_dual(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNod
     ctx, outs, many = _apply(cls, primals, split)
     if _given(cls, "jvp") is not None:
         with _Showing(ctx, _at_level(ctx._forward_slots, primals, outs)):
-            moved = _tangents(cls.jvp(ctx, *_filled(ctx, primals, tangents)), ctx.name, len(outs))
+            moved = _tangents(cls.jvp(ctx, *_filled(ctx, primals, tangents)), ctx.name, outs, ctx._constant)
         moved = [t if t is None or not isinstance(o, Tensor) else fit(tensor_of(t, type(o)._value_type), o, ctx.name, j, "tangent") for j,
                  (o, t) in enumerate(zip(outs, moved))]
     else:
@@ -444,7 +449,7 @@ def _apply_dual(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNod
             args[i]._tangent = t
             made.append(args[i])
         else:
-            made.append(make_dual(o, t, level) if isinstance(o, Tensor) and o._dtype.is_differentiable and t is not None and len(made) not in ctx._constant else o)
+            made.append(make_dual(o, t, level) if isinstance(o, Tensor) and t is not None else o)
     return ctx, made, many
 
 
@@ -533,7 +538,7 @@ class _TracedFunction(Rule):
             full[i] = t
         saved = self.ctx._to_save if self.ctx._for_forward is None else self.ctx._for_forward
         with _Showing(self.ctx, saved):
-            moved = _tangents(self.cls.jvp(self.ctx, *full), self.name, len(self.raw))
+            moved = _tangents(self.cls.jvp(self.ctx, *full), self.name, self.raw, {self.tensors[k] for k in self.plain})
         return [moved[j] for j in self.tensors]
 
     def _batched(self, op: Op, xs: Sequence[Value], on: Sequence[bool], size: Any) -> tuple[Block, Sequence[bool]]:
