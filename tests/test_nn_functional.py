@@ -222,3 +222,27 @@ def test_one_value_has_no_variance() -> None:
         with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
             call(np.ones((1, 2, 1)))
     assert f(np.ones((5, 2, 1))).shape == (5, 2, 1)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4), (2, 3, 4, 5)])
+def test_the_dim_that_is_left_out_is_torchs(name, shape):
+    torch, x = pytest.importorskip("torch"), np.random.default_rng(0).normal(size=shape)
+    with pytest.warns(UserWarning, match="Implicit dimension choice"):
+        want = getattr(torch.nn.functional, name)(torch.tensor(x)).numpy()
+    for how in (lambda f: f, ag.compile):
+        with pytest.warns(UserWarning, match=f"Implicit dimension choice for {name}") as seen:
+            got = how(lambda x: getattr(ag.nn.functional, name)(x))(ag.tensor(x))
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-12)
+        assert {w.filename for w in seen} == {__file__}
+    getattr(ag.nn.functional, name)(ag.tensor(x), dim=-1)  # without a warning: those are errors here
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"])
+def test_a_target_of_another_shape_is_warned_of(name):
+    f = getattr(ag.nn.functional, name)
+    for run in (lambda a, b: f(a, b), ag.compile(lambda a, b: f(a, b))):
+        with pytest.warns(UserWarning, match=r"target size \(\[.*\]\) that is different to the input size") as seen:
+            run(ag.ones(3, 1), ag.ones(3))
+        assert [w.filename for w in seen] == [__file__]
+        assert run(ag.ones(3), ag.ones(3)).item() == 0.0

@@ -175,3 +175,29 @@ def test_dropout() -> None:
     assert drop.eval()(x) is x
     with pytest.raises(ValueError, match="between 0 and 1"):
         ag.nn.Dropout(1.5)
+
+
+def test_a_compiled_module_is_used_like_the_module() -> None:
+    plain = ag.nn.Sequential(ag.nn.Linear(3, 2), ag.nn.Dropout(0.5))
+    net, x = ag.compile(plain), ag.ones(4, 3)
+    opt = ag.optim.SGD(net.parameters(), lr=0.1)
+    net(x).sum().backward()
+    opt.step()
+    opt.zero_grad()
+    assert plain[0].weight.grad is None and [n for n, _ in net.named_parameters()] == ["0.weight", "0.bias"]
+    assert net.eval() is net and not plain.training and net.training is False
+    np.testing.assert_allclose(net(x).detach().numpy(), plain(x).detach().numpy(), rtol=1e-6)  # without dropout: traced again
+    again = ag.nn.Sequential(ag.nn.Linear(3, 2), ag.nn.Dropout(0.5))
+    again.load_state_dict(net.state_dict())
+    assert ag.equal(again[0].weight, plain[0].weight) and net.double() is net and plain[0].weight.dtype is ag.float64
+    with pytest.raises(AttributeError, match="parametres"):
+        net.parametres()
+    with pytest.raises(AttributeError, match="'parameters'"):
+        ag.compile(lambda x: x).parameters()
+    assert pickle.loads(pickle.dumps(net)).training is False
+
+
+def test_a_module_that_is_not_there_is_told() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Conv2d'; it has .*Linear.*aotgrad.nn.functional"):
+        ag.nn.Conv2d  # noqa: B018
+    assert not hasattr(ag.nn, "Bilinear")

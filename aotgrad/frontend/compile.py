@@ -9,7 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -697,6 +697,7 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     - ``donate``: names (or positions) of parameters whose NumPy arrays the function may write to: the caller's arrays change, once a call has succeeded.
     - ``memory_budget`` and ``fast_math`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
 
+    A compiled object, such as a module, has the object's attributes and methods: ``net = ag.compile(net)`` still has ``parameters()``, ``eval()`` and ``state_dict()``.
     The result has ``trace``, ``lower``, ``prebind``, ``explain`` and ``cache_info`` (see their help). Errors are ``AotgradError``s that name the user's line.
 
     With ``AOTGRAD_DISABLE_COMPILE=1`` in the environment when this is called, the plain ``f`` runs at every call; set later, from the next call that needs a trace.
@@ -725,7 +726,7 @@ def _made(f: F, title: str, options: Options) -> Any:
     state = State(f, identifier(title.strip("<>")), options)
     named, plain = hasattr(f, "__name__"), isinstance(f, FunctionType)
     made = call.make_callable(title, state.slow, wrapped=f if named else None, qualname=None if named else title,
-                              reduce=None if plain else lambda _: (_made, (f, title, options)))
+                              reduce=None if plain else lambda _: (_made, (f, title, options)), of=None if plain or isinstance(f, MethodType) else f)
     state.callable = made
     detour.register(state)
     inspection.attach(made, state)

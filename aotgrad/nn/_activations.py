@@ -7,7 +7,7 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradArgumentError
 
-from ._shared import f, out_or_inplace
+from ._shared import f, out_or_inplace, rank, warned
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
@@ -191,6 +191,30 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
     return f.where(f.gt(input, lambd), f.sub(input, lambd), f.where(f.lt(input, -lambd), f.add(input, lambd), 0.0))
 
 
-def softmin(input: Any, dim: int = -1, dtype: Any = None) -> Any:
+def _dim(name: str, input: Any, dim: int | None) -> int:
+    """The dim of classes where none is given, as torch chooses it: 0 of vectors and of three dims, else 1."""
+    if dim is not None:
+        return dim
+    chosen = 0 if rank(input) in (0, 1, 3) else 1
+    warned(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument. It is dim={chosen} here.")
+    return chosen
+
+
+def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+    """exp(x) / sum(exp(x)) along ``dim``. Without it a warning, and dim 0 of vectors and arrays of three dims, else 1.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.softmax(ag.tensor([[0.0, 0.0]]), dim=1)
+    tensor([[0.5000, 0.5000]])
+    """
+    return f.softmax(input, _dim("softmax", input, dim), dtype)
+
+
+def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
+    """The logarithm of ``softmax``."""
+    return f.log_softmax(input, _dim("log_softmax", input, dim), dtype)
+
+
+def softmin(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
     """``softmax(-x)``."""
-    return f.softmax(f.neg(input), dim, dtype)
+    return f.softmax(f.neg(input), _dim("softmin", input, dim), dtype)

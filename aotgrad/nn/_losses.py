@@ -12,7 +12,7 @@ from aotgrad.frontend.trace import user_loc
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError
 from aotgrad_runtime.tensor import Tensor
 
-from ._shared import dtype_of, f, is_float, is_known, per_channel, rank, reduced
+from ._shared import dtype_of, f, is_float, is_known, per_channel, rank, reduced, warned
 
 LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "kl_div", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss")
 __all__ = list(LOSSES)
@@ -29,6 +29,7 @@ def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     >>> ag.nn.functional.mse_loss(ag.tensor([1.0, 2.0]), ag.tensor([1.0, 4.0]))
     tensor(2.)
     """
+    _alike(input, target)
     return reduced(f.square(f.sub(input, target)), reduction)
 
 
@@ -39,6 +40,7 @@ def l1_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     >>> ag.nn.functional.l1_loss(ag.tensor([1.0, 2.0]), ag.tensor([1.0, 4.0]))
     tensor(1.)
     """
+    _alike(input, target)
     return reduced(f.abs(f.sub(input, target)), reduction)
 
 
@@ -53,6 +55,7 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
         raise AotgradArgumentError(f"smooth_l1_loss does not support negative values for beta ({beta})")
     if beta == 0:
         return l1_loss(input, target, reduction=reduction)
+    _alike(input, target)
     d = f.abs(f.sub(input, target))
     return reduced(f.where(f.lt(d, beta), f.mul(f.square(d), 0.5 / beta), f.sub(d, 0.5 * beta)), reduction)
 
@@ -66,8 +69,17 @@ def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float
     """
     if delta <= 0:
         raise AotgradArgumentError(f"huber_loss does not support non-positive values for delta ({delta})")
+    _alike(input, target)
     d = f.abs(f.sub(input, target))
     return _weighted(f.where(f.le(d, delta), f.mul(f.square(d), 0.5), f.mul(f.sub(d, 0.5 * delta), delta)), weight, reduction)
+
+
+def _alike(input: Any, target: Any) -> None:
+    """A warning where input and target would be broadcast, which is rarely meant. Open sizes are not asked for."""
+    a, b = (tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in (input, target))
+    if len(a) != len(b) or any(type(m) is int and type(n) is int and m != n for m, n in zip(a, b)):
+        warned(f"Using a target size ({list(b)}) that is different to the input size ({list(a)}). This will likely lead to incorrect results due to broadcasting. "
+               "Please ensure they have the same size.")
 
 
 def _same_shape(name: str, input: Any, target: Any) -> None:

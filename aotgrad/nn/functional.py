@@ -18,6 +18,7 @@ from ._activations import (
     hardswish,
     hardtanh,
     leaky_relu,
+    log_softmax,
     logsigmoid,
     mish,
     prelu,
@@ -25,6 +26,7 @@ from ._activations import (
     relu6,
     selu,
     silu,
+    softmax,
     softmin,
     softplus,
     softshrink,
@@ -64,8 +66,9 @@ from ._norms import (
 __all__ = [
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "cosine_similarity", "cross_entropy", "dropout", "dropout1d", "dropout2d",
     "dropout3d", "elu", "embedding", "gelu", "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "instance_norm", "kl_div",
-    "l1_loss", "layer_norm", "leaky_relu", "linear", "logsigmoid", "mish", "mse_loss", "nll_loss", "normalize", "one_hot", "pairwise_distance", "prelu", "relu",
-    "relu6", "rms_norm", "scaled_dot_product_attention", "selu", "silu", "smooth_l1_loss", "softmin", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
+    "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "mish", "mse_loss", "nll_loss", "normalize", "one_hot", "pairwise_distance",
+    "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu", "silu", "smooth_l1_loss", "softmax", "softmin", "softplus", "softshrink",
+    "softsign", "tanhshrink", "threshold",
 ]
 
 _REGISTERED = {name: _FUNCTIONS[name] for name, public in _TORCH.items() if public.op.front is not None and public.op.front.functional and name not in __all__}

@@ -152,8 +152,7 @@ class _Normalised(Module):
 
     def forward(self, input: Any) -> Any:
         """The function along ``dim``."""
-        rank = len(input.shape)
-        return _f[self.function](input, (0 if rank in (0, 1, 3) else 1) if self.dim is None else self.dim)
+        return getattr(functional, self.function)(input, self.dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"

@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,8 +49,9 @@ class _Entry:
 class _State:
     """Instances of one function in the order they are tried; ``retired`` ones stay alive, a call may still be inside them."""
 
-    def __init__(self, reduce: Callable[[Any], Any] | None) -> None:
+    def __init__(self, reduce: Callable[[Any], Any] | None, of: Any) -> None:
         self.packed: list[Any] = []
+        self.of = of
         self.retired: list[Any] = []
         self.suspended = False
         self.reduce = reduce
@@ -117,6 +119,23 @@ def _link(loaded: Machine, function: Any, state: _State) -> None:
     loaded.set(function, "aside", first if state.suspended else 0)
 
 
+def _getattr(self: Any, name: str) -> Any:
+    """What the function lacks is that of the object it was made of, such as a module's parameters. Methods that return the object return the function."""
+    of = None if name == "_state" or name.startswith("__") else getattr(self._state, "of", None)
+    if of is None:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    found = getattr(of, name)
+    if not isinstance(found, MethodType) or found.__self__ is not of:
+        return found
+
+    @functools.wraps(found)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        out = found(*args, **kwargs)
+        return self if out is of else out
+
+    return method
+
+
 def _repr(self: Any) -> str:
     if isinstance(self._state, _State):
         return f"<aotgrad function {getattr(self, '__qualname__', '?')}>"
@@ -132,7 +151,8 @@ def _reduce(self: Any, protocol: int = 0) -> Any:
 
 
 _METHODS: dict[str, Any] = {
-    "add_instance": add_instance, "clear_instances": clear_instances, "instances": instances, "suspend": suspend, "__repr__": _repr, "__reduce_ex__": _reduce,
+    "add_instance": add_instance, "clear_instances": clear_instances, "instances": instances, "suspend": suspend, "__getattr__": _getattr,
+    "__repr__": _repr, "__reduce_ex__": _reduce,
 }
 
 
@@ -165,12 +185,12 @@ def _with_vectorcall(fallback: Callable[..., Any]) -> Callable[..., Any]:
 
 def make_callable(
     name: str, fallback: Callable[..., Any], *, doc: str | None = None, wrapped: Callable[..., Any] | None = None, module: str | None = None,
-    qualname: str | None = None, reduce: Callable[[Any], Any] | None = None,
+    qualname: str | None = None, reduce: Callable[[Any], Any] | None = None, of: Any = None,
 ) -> Function:
     """A callable that runs the first of its instances that fits the arguments, and ``fallback(*args, **kwargs)`` when none does.
 
     ``wrapped`` is the user's function: its ``__module__``, ``__qualname__``, doc and signature are taken over. The callable binds as a method, takes attributes and
-    weak references, and pickles by qualified name unless ``reduce(self)`` says otherwise.
+    weak references, and pickles by qualified name unless ``reduce(self)`` says otherwise. Attributes that it lacks are looked up in ``of``, if that is given.
 
     >>> f = make_callable("f", lambda x: -x)
     >>> f(3)
@@ -179,7 +199,7 @@ def make_callable(
     """
     if not callable(fallback):
         raise AotgradTypeError(f"fallback must be callable, not {type(fallback).__name__}")
-    state = _State(reduce)
+    state = _State(reduce, of)
     loaded = machine()
     made: Any = PlainFunction(fallback, state) if loaded is None else loaded.new("vectorcall", _with_vectorcall(fallback), state)
     if loaded is not None:
