@@ -101,6 +101,12 @@ def _compiled_writer(net):
         s.fill_(0.25)
 
 
+def _gradient(net):
+    leaf = ag.zeros_like(net.w).requires_grad_()
+    leaf.grad = net.w
+    (leaf * 2.0).sum().backward()  # adds where the gradient lies
+
+
 def _out(net):
     ag.compile(lambda x: x * 3.0)(net.s.clone(), out=net.s)
 
@@ -115,6 +121,7 @@ WRITES = {
     "shallow copy": lambda net: copy.copy(net.w).add_(1.0),
     "parameter of it": lambda net: ag.nn.Parameter(net.w).data.add_(1.0),
     "optimiser": _optimiser,
+    "gradient": _gradient,
     "copy_": lambda net: net.v.copy_(ag.ones(24, 40, dtype=ag.float64)),
     "new data": lambda net: setattr(net.w, "data", ag.ones(24, 16, 3, 3, dtype=ag.float64)),
     "another tensor": lambda net: setattr(net, "w", ag.ones(24, 16, 3, 3, dtype=ag.float64)),
