@@ -92,6 +92,15 @@ def inputs_only(m: Any) -> Any:
     return y.grad, w.grad, x.grad
 
 
+def inputs_that_retain(m: Any) -> Any:
+    x = f64(m, [1.0, 2.0], True)
+    y, z = x * x, x * 3
+    y.retain_grad()
+    for _ in range(2):
+        (y * y + z * z).sum().backward(inputs=[y, z, z], retain_graph=True)
+    return y.grad, z.grad, x.grad
+
+
 def batched(m: Any) -> Any:
     x = f64(m, [1.0, 2.0], True)
     return m.autograd.grad(x ** 3, x, m.eye(2, dtype=m.float64), is_grads_batched=True)
@@ -117,7 +126,7 @@ def retained(m: Any) -> Any:
     return x.grad
 
 
-@pytest.mark.parametrize("lines", [inputs_only, batched, by_edge, unused, retained], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("lines", [inputs_only, inputs_that_retain, batched, by_edge, unused, retained], ids=lambda f: f.__name__)
 def test_backward_and_grad(lines: Lines) -> None:
     found = same(lines)
     assert not isinstance(found, tuple) or found[0] != "error"
