@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aotgrad_runtime.dtypes import int64
@@ -41,17 +42,68 @@ def _expands(op: Op) -> bool:
     return op.name in _EXPANSIONS and (op.name != "amax" or op.operands[0].type.dtype.kind == "f")
 
 
+class _Turns:
+    """Transposed products: the product of the transposed factors in the other order, which is written where it belongs.
+
+    Only where k is the outer dim of both factors, as in the gradient of a weight that is read transposed: those sums go by k, whatever the sizes.
+    """
+
+    def __init__(self, block: Block, env: Mapping[Value, Value]) -> None:
+        self.env = env
+        self.ops = {op: values for op in block.ops if _transposes(op) and (values := _products(op.operands[0]))}
+        uses = Counter(o for op in block.ops for o in op.operands) if self.ops else Counter[Value]()
+        uses.update(block.outputs if self.ops else ())
+        self.ops = {op: values for op, values in self.ops.items() if all(uses[v] == 1 for v in values)}
+
+    def make(self, b: Builder, op: Op) -> Value:
+        """The result of ``op``."""
+        made: dict[Value, Value] = {}
+        for v in reversed(self.ops[op]):
+            assert v.op is not None
+            b.loc, (x, y) = v.op.loc, v.op.operands
+            if v.op.name == "add":
+                made[v] = b.add(made[x], made[y])
+            else:
+                assert x.op is not None
+                inner = x.op.operands[0]
+                made[v] = b.dot(b.permute(self.env.get(y, y), perm=(1, 0)), self.env.get(inner, inner))
+        return made[op.operands[0]]
+
+
+def _transposes(op: Op | None) -> bool:
+    return op is not None and op.name == "permute" and op.attrs["perm"] == (1, 0) and op.result.type.layout is None and op.operands[0].type.layout is None
+
+
+def _products(v: Value) -> list[Value]:
+    """A product, or a sum of several with all sums inside it, operands last, if the left factors alone are transposed; else nothing."""
+    found = [v]
+    for at in found:  # grows
+        op = at.op
+        if op is None or at.type.layout is not None:
+            return []
+        if op.name == "add":
+            found += op.operands
+        elif op.name != "dot" or not _transposes(op.operands[0].op) or _transposes(op.operands[1].op):
+            return []
+    return found
+
+
 def prepare(block: Block) -> tuple[list[Op], Sequence[Value]]:
     """Ops and outputs of a block, which itself stays as it is."""
-    if not any(_expands(op) for op in block.ops):
-        return overlays(block.ops, block.outputs)
     env: dict[Value, Value] = {}
+    turns = _Turns(block, env)
+    if not turns.ops and not any(_expands(op) for op in block.ops):
+        return overlays(block.ops, block.outputs)
     ops: list[Op] = []
     for op in block.ops:
         operands = [env.get(o, o) for o in op.operands]
         if _expands(op):
             aside = Block()
             env[op.result] = _EXPANSIONS[op.name](Builder(aside, op.loc), op, *operands)
+            ops += aside.ops
+        elif op in turns.ops:
+            aside = Block()
+            env[op.result] = turns.make(Builder(aside), op)
             ops += aside.ops
         elif operands != op.operands:
             new = Op(op.name, operands, [r.type for r in op.results], op.attrs, op.regions, op.loc)

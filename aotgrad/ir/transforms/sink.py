@@ -17,8 +17,8 @@ from ..core import Op, Value
 __all__ = ["RULES"]
 
 _ELEMENTWISE = ("add", "sub", "mul", "lmul", "div", "maximum", "minimum", "neg", "tanh", "sigmoid", "exp", "erf", "where", "gt", "ge", "lt", "le", "eq", "ne", "cast")
-_DEPTH = 12  # ops between a product and one that may still run on its blocks
-_PIECES, _LEAST = 16, 8  # pieces at most, and their least size: smaller ones become scalars
+_NEAR = 32  # values looked at, breadth first, between a product and an op that may still run on its blocks
+_PIECES, _LEAST = 16, 8  # pieces at most, and the least number of neighbours in one: smaller ones become scalars
 
 
 def _rows_of_product(v: Value) -> Value | None:
@@ -28,15 +28,12 @@ def _rows_of_product(v: Value) -> Value | None:
     matrix = v.op.operands[0]
     if matrix.type.rank != 2 or matrix.type.layout is not None or matrix.type.shape[1] != v.type.shape[-1]:
         return None
-    todo, left = [matrix], _DEPTH
-    while todo and left:
-        op, left = todo.pop().op, left - 1
-        if op is None:
-            continue
-        if op.name == "dot":
+    near = [matrix]
+    for at in near:  # the nearest first
+        if at.op is not None and at.op.name == "dot":
             return matrix
-        if op.name in _ELEMENTWISE:
-            todo += op.operands
+        if at.op is not None and at.op.name in _ELEMENTWISE and len(near) < _NEAR:
+            near += [o for o in at.op.operands if o not in near]
     return None
 
 
@@ -83,8 +80,8 @@ def _tiles(b: Builder, op: Op, x: Value, v: Value) -> Any:
         return None
     (dim,) = split
     left = {attrs["starts"][dim]: p for attrs, p in pieces}
-    known = [p.type.shape[dim] for _, p in pieces if isinstance(p.type.shape[dim], int)]
-    if len(left) != len(pieces) or any(n < _LEAST for n in known):
+    runs = [dims.product(p.type.shape[dim:]) for _, p in pieces]
+    if len(left) != len(pieces) or any(isinstance(n, int) and n < _LEAST for n in runs):
         return None
     at: dims.DimLike = 0
     found: list[Value] = []
