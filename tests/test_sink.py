@@ -10,6 +10,7 @@ from lowering_harness import Program
 from test_lowering_control import scan
 
 import aotgrad as ag
+from aotgrad.codegen import sharing
 from aotgrad.ir import interp, tensor_type
 from aotgrad.ir.builder import build
 from aotgrad.ir.core import Func, walk
@@ -152,3 +153,117 @@ def test_regions_are_simplified_too() -> None:
                      bias, shape=(3, 4, 9), dims=(2,))), dims=(0, 1)),)))
     assert [op.result.type.rank for op in walk(standard(func).body) if op.name == "add"] == [2]
     same_bits(func, *(0.1 * RNG.normal(size=s) for s in ((3, 4, 8), (8, 9), (9,))))
+
+
+def test_the_nearest_product_is_found() -> None:
+    """Behind a product stands the gradient of a long chain, which is made of another product."""
+    def body(b: Any, x: Any, w: Any, g: Any) -> Any:
+        x, g = (b.reshape(v, shape=(T * 5, 7)) for v in (x, g))
+        h = b.dot(x, w)
+        for _ in range(8):
+            h = b.tanh(b.mul(h, h))
+        y = b.reshape(b.lmul(b.dot(g, w), h), shape=(T, 5, N))
+        return b.mul(y, y)
+
+    func = build("f", [tensor_type(s) for s in ((T, 5, 7), (7, N), (T, 5, 7))], body)
+    assert all(op.result.type.rank == 2 for op in standard(func).body.ops if op.name == "mul")
+    same_bits(func, *(RNG.normal(size=s) for s in ((6, 5, 7), (7, 19), (6, 5, 7))))
+
+
+def activations(x: Any, w: Any, b: Any) -> Any:
+    return ag.maximum(x @ w + b, 0.0)
+
+
+def gelus(x: Any, w: Any, b: Any) -> Any:
+    return ag.nn.functional.gelu(x @ w + b, approximate="tanh")
+
+
+@pytest.mark.parametrize(("layer", "arrays"), [(activations, 2), (gelus, 3)])
+def test_what_a_layers_gradient_reads_is_written_by_its_product(layer: Any, arrays: int) -> None:
+    """The sum with the bias stands in place of the product, so what follows runs on the product's blocks; of a gelu its tanh and that sum give the rest."""
+    x, w, b = RNG.normal(size=(96, 40)), RNG.normal(size=(40, 64)), RNG.normal(size=64)
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        def value(x: Any, w: Any, b: Any) -> Any:
+            return ag.sin(layer(x, w, b) @ w.T).sum()
+
+        return ag.value_and_grad(value, argnums=(0, 1, 2))(x, w, b)
+
+    kernels = ag.compile(f).explain(x, w, b).kernels
+    layer_size = 96 * 64 * 8
+    assert not [k for k in kernels if "dot" not in k.name and k.written >= layer_size], [(k.name, k.read, k.written) for k in kernels]
+    assert next(k for k in kernels if "dot" in k.name).written == arrays * layer_size
+    value, found = ag.compile(f)(x, w, b)
+    leaves = [ag.tensor(a, requires_grad=True) for a in (x, w, b)]
+    want = ag.sin(layer(*leaves) @ leaves[1].T).sum()
+    want.backward()
+    np.testing.assert_allclose(value, want.item(), rtol=1e-12)
+    for got, leaf in zip(found, leaves):
+        np.testing.assert_allclose(got, leaf.grad.numpy(), rtol=1e-11, atol=1e-11)
+
+
+class Shared(Program):
+    threads = 3
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 3, 5), (5, 7, 3), (128, 16, 20), (129, 16, 20), (130, 5, 1), (600, 40, 300), (257, 3, 1030), (200, 0, 9), (0, 4, 9)])
+def test_sums_over_rows_on_the_blocks_of_a_product(monkeypatch: pytest.MonkeyPatch, m: int, k: int, n: int) -> None:
+    """The bits of a sum of what is in memory, wherever blocks of the product and parts for threads begin and end, with sizes known ahead and not."""
+    monkeypatch.setattr(sharing, "GRAIN", 2000)
+    x, w, b = (RNG.normal(size=s).astype("float32") for s in ((m, k), (k, n), (n,)))
+
+    def on_blocks(b: Any, x: Any, w: Any, bias: Any) -> Any:
+        y = b.tanh(b.add(b.dot(x, w), b.broadcast(bias, shape=(x.type.shape[0], w.type.shape[1]), dims=(1,))))
+        return y, b.sum(y, dims=(0,)), b.sum(b.mul(y, y), dims=(0,))
+
+    sums = ag.compile(lambda y: (ag.sum(y, 0), ag.sum(y * y, 0)))
+    for shapes in (((m, k), (k, n), (n,)), (tuple(map(symbol, "mk")), tuple(map(symbol, "kn")), (symbol("n"),))):
+        func = build("f", [tensor_type(s, "float32") for s in shapes], on_blocks)
+        for made in (Program(func), Shared(func)):
+            y, *found = made(x, w, b, guard=True)
+            for got, want in zip(found, sums(y)):
+                np.testing.assert_array_equal(got, want)
+            assert 1 in (m, n) or {kernel["kind"] for kernel in made.meta["kernels"]} == {"gemm", "epilogue"} or max(m, k, n) <= 8
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_transposed_product_is_one(dtype: str) -> None:
+    """The gradient of a weight that is read transposed, and a sum of two: the bits of the products, turned afterwards, in no further loop."""
+    k, m, n = (symbol(s) for s in "kmn")
+    types = [tensor_type(s, dtype) for s in ((k, m), (k, n), (k, m), (k, n))]
+
+    def body(turned: bool) -> Any:
+        def made(b: Any, x: Any, g: Any, y: Any, h: Any) -> Any:
+            total = b.add(b.dot(b.permute(x, perm=(1, 0)), g), b.dot(b.permute(y, perm=(1, 0)), h))
+            return b.permute(total, perm=(1, 0)) if turned else total
+
+        return made
+
+    one, plain = (Program(build("f", types, body(turned))) for turned in (True, False))
+    assert [kernel["kind"] for kernel in one.meta["kernels"]] == ["gemm", "gemm", "epilogue"]
+    for sizes in ((5, 1, 1), (5, 1, 3), (5, 3, 1), (70, 1, 8), (70, 8, 1), (70, 8, 9), (70, 9, 8), (1, 2, 3), (0, 2, 3), (70, 33, 130), (70, 130, 20)):
+        of = dict(zip("kmn", sizes))
+        args = [RNG.normal(size=tuple(of[str(d)] for d in t.shape)).astype(dtype) for t in types]
+        np.testing.assert_array_equal(one(*args, guard=True), plain(*args).T, err_msg=str(sizes))
+
+
+def test_a_product_that_is_read_elsewhere_is_not_made_twice() -> None:
+    def body(b: Any, x: Any, g: Any) -> Any:
+        y = b.dot(b.permute(x, perm=(1, 0)), g)
+        return b.permute(y, perm=(1, 0)), b.exp(y)
+
+    p = Program(build("f", [tensor_type((40, 30)), tensor_type((40, 20))], body))
+    assert [kernel["kind"] for kernel in p.meta["kernels"]].count("gemm") == 1
+    x, g = RNG.normal(size=(40, 30)), RNG.normal(size=(40, 20))
+    turned, other = p(x, g)
+    np.testing.assert_allclose(turned, (x.T @ g).T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(other, np.exp(x.T @ g), rtol=1e-11)
+
+
+def test_rows_of_an_array_are_pieces_of_it() -> None:
+    """Pieces of one element along the dim they fill, with enough neighbours: the gradient of queries, keys and values out of one product."""
+    func = build("f", [tensor_type((4, 1, 8))] * 3, lambda b, u, v, w: adds(b, (4, 3, 8), 0.0, (u, v, w), ((0, 1, 0), (0, 0, 0), (0, 2, 0))))
+    assert "concatenate" in names(standard(func)) and "insert_add" not in names(standard(func))
+    same_bits(func, *(RNG.normal(size=(4, 1, 8)) for _ in range(3)))
+    thin = build("f", [tensor_type((4, 1, 7))] * 2, lambda b, u, v: adds(b, (4, 2, 7), 0.0, (u, v), ((0, 1, 0), (0, 0, 0))))
+    assert "concatenate" not in names(standard(thin))

@@ -20,7 +20,7 @@ from ..ir.opdef import ViewMap
 from ..ir.types import TensorType
 from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
 from .prepare import prepare
-from .sum_order import Pairs, every_pair, groups, in_line, innermost, is_run, joints, kept, may_split, mixes, sum_size, tied, ties
+from .sum_order import Pairs, by_blocks, every_pair, groups, in_line, innermost, is_run, joints, kept, may_split, mixes, sum_size, tied, ties
 from .windows import OVERLAY, WINDOW, window_map
 
 __all__ = ["How", "Item", "Kern", "Nest", "Plan", "Scalar", "Uses", "WRITES", "classify", "fuse", "produced", "size_one", "view_of", "weight", "write_map"]
@@ -225,6 +225,7 @@ class _Analysis:
         self.rows: dict[Value, frozenset[Op]] = {}
         self.bits: dict[int, tuple[tuple[DimLike, ...], int]] = {}  # of reductions to rows in ``src``: what they run over, and the data they reduce
         self.order: dict[Value, tuple[int, ...]] = {}
+        self.narrow: dict[Value, int] = {}  # weight of what gives a value from one array that is computed too
         self.joints: dict[Value, Pairs] = {}  # neighbours that one loop may go through where the value is computed on the spot
         self.in_line: dict[Value, frozenset[int]] = {}  # dims along which it is then read element after element
         self.of_product: set[Value] = set()  # matrices that are made of a product element by element, and so may be on its blocks
@@ -287,6 +288,14 @@ class _Analysis:
                 self.order[r] = memory
             if rows and len(rows) <= 8:
                 self.rows[r] = rows
+            over = {o for o in op.operands if self.src[o]}
+            if kind == "ew" and len(over) == 1 and self._alike(one := over.pop(), r):
+                self.narrow[r] = weight(op) + (self.narrow[one] if self._is_narrow(one) else 0)
+
+    def _alike(self, v: Value, r: Value) -> bool:
+        """Whether ``v`` is computed element by element and could be stored in place of ``r``."""
+        a, b = v.type, r.type
+        return v.op is not None and self.plan.kind[v.op] == "ew" and (a.shape, a.layout) == (b.shape, b.layout) and a.dtype.itemsize <= b.dtype.itemsize
 
     def _lines(self, op: Op, kind: str) -> None:
         """What the order of sums asks about results."""
@@ -503,7 +512,7 @@ class _Analysis:
             self._place(item, uses)
             self._operands(op, item, zero_map(v.type.rank))
             return
-        cheap = self.cost[v] <= CHEAP and not mem
+        cheap = not mem and (self.cost[v] <= CHEAP or self._is_narrow(v))
         maps: dict[Item, set[Map]] = {}
         for item, how in uses:
             if isinstance(how, tuple):
@@ -519,6 +528,10 @@ class _Analysis:
                     self._operands(op, item, m)
             return
         self._root(op, pos, uses)
+
+    def _is_narrow(self, v: Value) -> bool:
+        """Whether a few additions and products give it from one array that is no larger: that is stored in its place, if at all."""
+        return self.narrow.get(v, CHEAP + 1) <= CHEAP
 
     def _operands(self, op: Op, item: Item, m: Map) -> None:
         for o in op.operands:
@@ -621,7 +634,7 @@ class _Analysis:
         if not uses:
             return
         nest = self._row_nest(op, uses)
-        stored = nest is None and sum_size(op) is not None and (x in self.of_product or not innermost(x.type) <= self.in_line[x])
+        stored = nest is None and sum_size(op) is not None and (x in self.of_product and not by_blocks(op) or not innermost(x.type) <= self.in_line[x])
         if nest is None:
             nest = self._home(op, x, uses) or self._nest(x.type.shape, pos, x.type.layout)
         others = [u for u in uses if u[0] is not nest]
@@ -681,7 +694,11 @@ class _Analysis:
         nest = self._epilogue(op, uses) if op.name in ("dot", "conv") else None
         if nest is not None:
             nest.epilogue = op
-            del self.plan.memory[op.result]
+            others = [u for u in uses if u[0] is not nest]
+            if others:
+                self._place(nest, others)
+            else:
+                del self.plan.memory[op.result]
             for o in op.operands:
                 self._request(o, nest, "strided")
             return
@@ -705,14 +722,18 @@ class _Analysis:
                 self._request(o, item, "strided")
 
     def _epilogue(self, op: Op, uses: list[tuple[Item, How]]) -> Nest | None:
-        """The nest that alone reads this product, element by element: it runs on each block while that is in cache."""
-        v, nest = op.result, uses[0][0]
-        whole = op.name == "conv"
-        if (v.type.rank != 2 and not whole) or size_one(v.type.shape) or not isinstance(nest, Nest) or nest.space != v.type.shape:
+        """The nest that reads this product element by element, before all others: it runs on each block while that is in cache. A convolution's is its only reader."""
+        v, whole = op.result, op.name == "conv"
+        if (v.type.rank != 2 and not whole) or size_one(v.type.shape):
             return None
-        plain = nest.epilogue is None and nest.outer is None and not nest.writes and (not nest.reductions if whole else nest.layout is None)
-        plain = plain and all(sum_size(r) is None for r in nest.reductions)
-        return nest if plain and all(u is nest and h == identity(v.type.shape) for u, h in uses) else None
+        for nest in dict.fromkeys(u for u, _ in uses):
+            if not isinstance(nest, Nest) or nest.space != v.type.shape or any(h != identity(v.type.shape) for u, h in uses if u is nest):
+                continue
+            plain = nest.epilogue is None and nest.outer is None and not nest.writes and (not nest.reductions if whole else nest.layout is None)
+            others = [u for u, _ in uses if u is not nest]
+            if plain and all(sum_size(r) is None or by_blocks(r) for r in nest.reductions) and not (whole and others) and self._may_precede(nest, others):
+                return nest
+        return None
 
     def _overwrite(self, item: Kern, i: int, result: Value, pos: int) -> None:
         """Operand ``i`` and ``result`` share a buffer; an operand given twice is copied first."""
@@ -760,7 +781,8 @@ class _Analysis:
 def produced(item: Item) -> Sequence[Value]:
     """Values that an item computes and that may live in memory."""
     if isinstance(item, Nest):
-        return [*item.stored, *(r.result for r in item.reductions), *(w.result for w in item.writes)]
+        product = item.epilogue.results if item.epilogue is not None else ()
+        return [*product, *item.stored, *(r.result for r in item.reductions), *(w.result for w in item.writes)]
     return item.op.results if item.op is not None else ()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from aotgrad_runtime.dtypes import bool_
 
@@ -45,6 +46,7 @@ class NestEmitter(Sums, Spans, Strips, Tiles):
         self.phases: list[Phase] = []
         self.outer_loops: list[Loop] = []
         self.temps: list[Store] = []
+        self.open: list[tuple[Reduction, tuple[Store, Place] | None, tuple[Store, Place, list[int], DimLike]]] = []  # sums on a product's blocks: totals, parts of rows
         self.blocked = False  # runs on one block of a product at a time: reductions join in memory
         self.alone: tuple[int, ...] = ()  # dims that are loops of their own
         self.order: list[int] = []
@@ -475,6 +477,12 @@ class NestEmitter(Sums, Spans, Strips, Tiles):
 
     def _fill(self, store: Store, place: Place, dims: Sequence[int], value: Value) -> None:
         fill(self.cx, store, place, self.space, dims, value)
+
+    def _clear(self, columns: Loop, root: Root) -> None:
+        """Writes one number to the columns of a block of a product."""
+        e = NestEmitter(self.cx, Nest(-1, 0, tuple(self.space)))
+        e.kb, e.blocked = self.kb, True
+        e.run_phase(Phase(roots=[root], loops=[replace(columns)]))
 
     def _add_to(self, home: tuple[Store, Place], store: Store, place: Place, dims: Sequence[int]) -> None:
         node = Node("load", frozenset(place[1]), access=Access(store, 0, ()), places=[place])

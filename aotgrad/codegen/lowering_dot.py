@@ -26,6 +26,7 @@ from .nest import Context
 from .once import Kept
 from .report import describe
 from .sharing import apart
+from .sum_order import BLOCK
 
 __all__ = ["dot", "dot_nest", "workspace_bound"]
 
@@ -174,11 +175,12 @@ class _Product:
             self._one(at)
             return
         strip = int(_up(9, gemm.config(self.dtype.mlir, self.cx.target).strip))
-        wide, high = kb.max(kb.div(n, strip), 1), kb.max(kb.div(m, _ROW_BLOCK), 1)
+        block = BLOCK if self.e is not None and self.e.open else _ROW_BLOCK
+        wide, high = kb.max(kb.div(n, strip), 1), kb.max(kb.div(m, block), 1)
         across, down = self._grid(wide, high)
         with kb.parallel(kb.mul(across, down), 1, self.threads, most=kb.mul(across, down)) as (a, b), kb.for_(a, b) as lp:
             i, j = kb.div(lp.iv, across), kb.rem(lp.iv, across)
-            self._one(at, _bounds(kb, i, down, high, _ROW_BLOCK, m), _bounds(kb, j, across, wide, strip, n))
+            self._one(at, _bounds(kb, i, down, high, block, m), _bounds(kb, j, across, wide, strip, n))
 
     def _grid(self, wide: Index, high: Index) -> tuple[Index, Index]:
         """Parts across and down, of so many strips of columns and blocks of rows.
@@ -199,11 +201,11 @@ class _Product:
         """Whether rows, and columns, may be cut: what reads the blocks must not add across the cut."""
         if self.e is None:
             return True, True
-        reds = [r for ph in self.e.phases for r in ph.reds]
+        joined = [r for r, _, _ in self.e.open]
         live = [d for d in (0, 1) if self.sizes[d] != 1]
-        if reds:
+        if any(r not in joined for ph in self.e.phases for r in ph.reds):
             return False, 1 in live and apart(self.e, [1])
-        whole = apart(self.e, live)
+        whole = apart(self.e, live, joined)
         return whole, whole
 
     def _one(self, at: Sequence[DimLike], rows: tuple[Index, Index] | None = None, columns: tuple[Index, Index] | None = None) -> None:
@@ -261,12 +263,12 @@ def _product(cx: Context, item: Item, op: Op, c: Access, e: NestEmitter | None) 
 
 
 def dot_nest(cx: Context, nest: Nest) -> None:
-    """A product and the loop nest that alone reads it. The product is built where the nest leaves its first result of the same type."""
+    """A product and the loop nest on its blocks. Where nothing else reads the product, it is built where the nest leaves its first result of the same type."""
     op = nest.epilogue
     assert op is not None
     t = op.result.type
     homes = [cx.buffers.stored(v) for v in nest.stored if v.type == t and nest.members[v] == identity(t.shape) and v not in cx.plan.same]
-    homes = [h for h in homes if h.strides[1] in (0, 1)]
+    homes = [cx.buffers.stored(op.result)] if op.result in cx.plan.memory else [h for h in homes if h.strides[1] in (0, 1)]
     temp = None if homes else cx.work.take(t.dtype, t.size)
     c = homes[0] if temp is None else dense(temp, t)
     cx.buffers.place(op.result, c)
@@ -276,14 +278,17 @@ def dot_nest(cx: Context, nest: Nest) -> None:
     e.build()
     if e.blocked:
         e.prepare()
+        e.open_rows()
         _product(cx, nest, op, c, e)
+        if e.open:
+            e.join_rows()
         e.finish()
     else:
         _product(cx, nest, op, c, None)
         e.emit()
     if temp is not None:
         cx.work.give_back(temp)
-    cx.report.append({**describe(e), "kind": "epilogue" if e.blocked else "loop", "kept": temp is not None})
+    cx.report.append({**describe(e), "kind": "epilogue" if e.blocked else "loop", "kept": temp is not None or op.result in cx.plan.memory})
 
 
 def _block_function(cx: Context, e: NestEmitter) -> tuple[str, Sequence[Value]]:
@@ -292,6 +297,7 @@ def _block_function(cx: Context, e: NestEmitter) -> tuple[str, Sequence[Value]]:
     held = [n for n in nodes if n.kind == "value"]  # registers of the surrounding code
     symbols = {s for base, strides in e.places() for d in (base, *strides.values()) for s in dims.symbols_of(d)}
     symbols |= {s for n in nodes if n.op is not None and n.op.name == "size" for s in dims.symbols_of(n.op.attrs["dim"])}
+    symbols |= {s for _, _, row in e.open for s in dims.symbols_of(row[3])}
     names = sorted(symbols)
     captures = [*(s.mem for s in stores), *(n.val for n in held), *(cx.kb.sizes[s] for s in names)]
     func, kb = helper(cx.module.fresh("block"), [INDEX] * 4 + [as_ktype(v.type) for v in captures], names)
@@ -305,7 +311,7 @@ def _block_function(cx: Context, e: NestEmitter) -> tuple[str, Sequence[Value]]:
         for loop in ph.loops:
             loop.low, loop.high = (m0, m1) if loop.dims == (0,) else (n0, n1)
     outer, e.kb = e.kb, kb
-    e.run_phase(e.phases[0])
+    e.run_block()
     e.kb = outer
     kb.ret()
     for s, mem in zip(stores, saved):

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .fusion import Nest
 
 __all__ = [
-    "BLOCK", "CHAINS", "Pairs", "apart", "every_pair", "groups", "in_line", "innermost", "is_run", "is_thin", "joints", "kept", "may_split", "mixes", "starts_anew",
-    "sum_size", "tied", "ties",
+    "BLOCK", "CHAINS", "Pairs", "apart", "by_blocks", "every_pair", "groups", "in_line", "innermost", "is_run", "is_thin", "joints", "kept", "may_split", "mixes",
+    "starts_anew", "sum_size", "tied", "ties",
 ]
 
 CHAINS: Final = 4
@@ -82,6 +82,12 @@ def starts_anew(op: Op) -> bool:
     dims, low = op.attrs["dims"], opdef.get(op.name).lower
     found = groups(op.operands[0].type, dims)
     return sum_size(op) is not None and isinstance(low, opdef.Reduce) and low.combine == "add" and bool(found) and found[0][0] in dims
+
+
+def by_blocks(op: Op) -> bool:
+    """Whether a sum is one of the rows of a matrix, which may be added as the blocks of a product come: for each column by rows."""
+    t = op.operands[0].type
+    return t.rank == 2 and t.layout is None and op.attrs["dims"] == (0,) and 1 not in t.shape and starts_anew(op)
 
 
 def tied(t: TensorType, reduced: Collection[int]) -> Pairs:

@@ -15,8 +15,9 @@ from ..ir import dims
 from ..ir.core import Value
 from ..ir.dims import DimLike, symbol
 from .bufferise import Store
+from .exprs import Node
 from .kernel import Index, KernelBuilder, as_ktype, register
-from .nest import Context, Loop, Phase, Place, Reduction, flat, rank_of, unflat, unflat_all
+from .nest import Context, Loop, Phase, Place, Reduction, Root, flat, rank_of, unflat, unflat_all
 from .sharing import grain, may_share, units
 from .sum_order import BLOCK, starts_anew
 
@@ -62,7 +63,12 @@ class Sums:
     across: bool
     outer_loops: list[Loop]
     temps: list[Store]
+    open: list[tuple[Reduction, tuple[Store, Place] | None, tuple[Store, Place, list[int], DimLike]]]
     spread: bool
+    run_phase: Callable[[Phase], None]
+    _evaluate: Callable[[Phase, int], None]
+    _inner: Callable[[Phase, int, Open], Open]
+    _clear: Callable[[Loop, Root], None]
     _high: Callable[[Loop], Index]
     _identities: Callable[[Reduction, int], list[Value]]
     _lanes: Callable[[Phase], int]
@@ -201,6 +207,46 @@ class Sums:
         with kb.for_(0, count, init=flat(full)) as lp:
             join(self._named(lp.iv), unflat_all(full, lp.args), parts.get(lp.iv))
         return dict(unflat(full, lp.results))
+
+    def open_rows(self) -> None:
+        """Room for the sums of each block of rows, where the rows come with the blocks of a product, which begin and end anywhere."""
+        (ph,) = self.phases
+        size = ph.loops[0].size
+        if isinstance(size, int) and size <= BLOCK:
+            return
+        self.open = [(red, red.target, self._row_of_sums(red, dims.floordiv(size + (BLOCK - 1), BLOCK))) for red in self._summed_rows([ph], ph.loops[0])]
+        for red, _, (store, place, _, _) in self.open:
+            red.target = store, place
+
+    def run_block(self) -> None:
+        """The phase of a product's nest on a block of it: the bounds of the loops say which."""
+        (ph,), kb = self.phases, self.kb
+        if not self.open:
+            self.run_phase(ph)
+            return
+        self._evaluate(ph, 0)
+        rows, columns = ph.loops
+        low, high = rows.low, self._high(rows)
+        with kb.for_(kb.div(low, BLOCK), kb.ceildiv(high, BLOCK)) as lp:
+            first, at = kb.mul(lp.iv, BLOCK), self._named(lp.iv)
+            rows.low, rows.high = kb.max(low, first), kb.min(high, kb.add(first, BLOCK))
+            for red, _, (store, (_, own), _, size) in self.open:
+                red.target = store, (at * size, own)
+            with kb.if_(kb.cmp("eq", rows.low, first)) as br, br.then():
+                for red, _, _ in self.open:
+                    assert red.target is not None
+                    self._clear(columns, Root(Node("value", frozenset(), val=kb.constant(-0.0, register(red.dtype, 1))), *red.target))
+            self._inner(ph, 0, {})
+        rows.low, rows.high = low, high
+
+    def join_rows(self) -> None:
+        """Adds up what each block of rows gave."""
+        kb = self.kb
+        with kb.for_(0, kb.ceildiv(kb.dim(self.space[0]), BLOCK), poll=2) as lp:
+            at = self._named(lp.iv)
+            for _, home, (store, (_, own), order, size) in self.open:
+                assert home is not None
+                self._add_to(home, store, (at * size, own), order)
 
     def _named(self, i: Index) -> DimLike:
         """An index as a size, so that positions are written with it."""
