@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -135,6 +137,19 @@ def test_anomaly_mode_ends_its_pass() -> None:
         return error, x.grad, y.grad, m.is_anomaly_enabled(), outcome(m, lambda m: m.autograd.grad(y * y, y, m.ones_like(y)))
 
     assert same(lines)[0] == ("error", ("RuntimeError",))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_computed_after_a_pass_in_anomaly_mode_was_not_induced_by_it(fails: bool) -> None:
+    for m in modules():
+        x = f64(m, [2.0, 3.0], True)
+        with m.autograd.detect_anomaly(), warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            for fault in (fails, True):
+                with pytest.raises(LookupError) if fault else contextlib.nullcontext():
+                    bad(m, lambda saved, g, fault=fault: refuse() if fault else (g, g))(x, x).sum().backward()
+        texts = [str(w.message) for w in seen]
+        assert sum("Traceback of forward call that caused" in t for t in texts) == 1 + fails and not any("Previous calculation" in t for t in texts), texts
 
 
 def packed(m: Any, write: Callable[[], Any], good: int = 0) -> Any:
