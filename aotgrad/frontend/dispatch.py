@@ -20,10 +20,10 @@ from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import eager, quick, strides, unusable
-from .front import FrontBuilder, Operand, Public, emit_public, number_operand, publics
+from .front import FrontBuilder, Operand, Public, number_operand, publics
 from .ledger import twin
 from .naming import index_loc
-from .node_names import node_name
+from .node_names import edges_of, node_name
 from .program import Program
 from .promotion import Kind
 from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, unrecorded, user_loc
@@ -159,7 +159,7 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
             arguments[k] = _plain_integers(v)
     b = FrontBuilder(trace, flavour.torch, index_loc())
     wrapped = [_traced_operand(public, x, trace) for x in operands]
-    results = emit_public(public, b, _replaced(public, arguments, wrapped))
+    results = public.emit(b, _replaced(public, arguments, wrapped))
     made = _restore(results, lambda v: flavour.traced._of(trace, unrecorded(b, v)))
     first = operands[0] if operands else None
     how = view_of(public, results, arguments, flavour.torch) if isinstance(first, Traced) and first._trace is trace else None
@@ -347,6 +347,8 @@ def view_of(public: Public, results: Any, arguments: dict[str, Any], torch: bool
         return ("index", arguments["spec"]) if "indices" not in arguments else None
     if name in _CASTS and torch and (results.op is None or results.op.name != "cast"):  # torch's casts to the same dtype give the tensor itself
         return eager.SAME
+    if public.name == "flatten" and torch and (results.op is None or results.op.name != "flatten" and len(results.type.shape) > 1):
+        return eager.SAME
     if name in _RESHAPED:
         return ("reshape",)
     if name in _PERMUTED and isinstance(results, Value):
@@ -380,7 +382,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
             slot = len(dtypes)
             dtypes.append(_SKIP)
             wrapped.append(number_operand(x, None if public.op.name == "pow" else functools.partial(_number_arg, trace, dtypes, slot)))
-    results = emit_public(public, b, _replaced(public, arguments, wrapped))
+    results = public.emit(b, _replaced(public, arguments, wrapped))
     many = results if isinstance(results, tuple) else (results,)
     trace.block.outputs = list(many)
     order = _argument_order(trace, dtypes, wrapped)
@@ -395,6 +397,8 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
         return Program(func, name, runner, view), structure, dtypes
     program = strides.made(public, func, name, runner, view, arguments)
     program.call = _call_of(public, arguments, operands, dtypes)
+    program.aside = len(many) - 1 if public.one else 0
+    program.edges = edges_of(public, arguments, [d is not _SKIP for d in dtypes], [a.type.dtype.is_differentiable for a in func.args])
     return program, structure, dtypes
 
 

@@ -16,7 +16,7 @@ from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording, watchers
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
-from aotgrad_runtime.tape import FREED, FREED_TEXT, Extra, Freed, Node, SavedArray, VersionCell, cast, cell_of, edge_of, extra_of
+from aotgrad_runtime.tape import FREED, FREED_TEXT, NO_EDGE, Extra, Freed, Node, SavedArray, VersionCell, cast, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from . import saved as saving
@@ -37,7 +37,7 @@ class OpNode(Node):
     def apply(self, cts: tuple[Any, ...]) -> tuple[Any, ...]:
         grads = replay(self, self._saved, cts)
         edges = self._saved[0].edges
-        return grads if edges is None else tuple([g for g, on in zip(grads, edges) if on])
+        return grads if edges is None else tuple([None if i is None else grads[i] for i in edges])
 
     def release(self) -> None:
         """Frees what was saved of tensors; plain values stay readable. A call of which no tensor was saved may be run again."""
@@ -123,14 +123,14 @@ def _into_trace(func: Func, args: Sequence[Any]) -> list[Any]:
     return [kind._of(trace, v) for v in found]
 
 
-_node_types: dict[tuple[str, int], type[OpNode]] = {}
+_node_types: dict[tuple[str, int, int], type[OpNode]] = {}
 
 
-def _node_type(name: str, outputs: int) -> type[OpNode]:
+def _node_type(name: str, outputs: int, aside: int) -> type[OpNode]:
     """Node classes by name, so that ``grad_fn`` prints as torch's."""
-    found = _node_types.get((name, outputs))
+    found = _node_types.get((name, outputs, aside))
     if found is None:
-        found = _node_types[name, outputs] = type(name, (OpNode,), {"__slots__": (), "outputs": outputs})
+        found = _node_types[name, outputs, aside] = type(name, (OpNode,), {"__slots__": (), "outputs": outputs, "aside": aside})
     return found
 
 
@@ -382,7 +382,7 @@ def _recipe(program: Program, active: tuple[bool, ...]) -> Any:
         pullback = program.pullback(active, tuple([t.dtype.is_differentiable for t in program.func.out_types]))
         moves = pullback.moves  # where only some results belong to the graph
         places = [floats.index(i) if i in floats and (moves is None or moves[i]) else None for i in range(len(program.func.outputs))]
-        found = (pullback, _node_type(program.name, len(floats)), places)
+        found = (pullback, _node_type(program.name, len(floats), program.aside), places)
     program.recipes[active] = found
     return found
 
@@ -395,7 +395,10 @@ def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[An
     pullback, kind, places = recipe
     inputs = {i: Kept(args[i]) for i in pullback.inputs}
     outputs: dict[int, SavedArray | Packed] = {}
-    edges = tuple([edge_of(a) if on else (None, 0) for a, on, kept in zip(args, active, program.edges or active) if kept or program.edges is None])
+    if program.edges is None:
+        edges = tuple([edge_of(a) if on else NO_EDGE for a, on in zip(args, active)])
+    else:
+        edges = tuple([edge_of(args[i]) if i is not None and active[i] else NO_EDGE for i in program.edges])
     node = kind(edges, (program, active, inputs, outputs, cls))
     made = [wrap(o, cls) if place is None else make_output(o, node, place, cls) for o, place in zip(outs, places)]
     for i in pullback.outputs:

@@ -208,6 +208,8 @@ class Public:
 
     numpy = False  # whether its names and defaults are NumPy's
     quick: Any = None  # its short way in eager (``quick.Quick``), for functions that have one
+    one = False  # whether only the first of several results is the caller's, the others being for the backward pass
+    constants: tuple[str, ...] = ()  # parameters that are arrays, of which torch's node knows nothing
 
     def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any, node_name: str | None = None) -> None:
         self.op, self.name, self.canon, self.text = op, name, canon, signature
@@ -268,6 +270,10 @@ class Public:
             if missing:
                 raise self._misfit(f"needs {', '.join(missing)}")
         return bound
+
+    def emit(self, b: FrontBuilder, arguments: dict[str, Any]) -> Any:
+        """A call in ops (``Operand`` objects stand in ``arguments`` for arrays): a value or a tuple of them."""
+        return emit_public(self, b, arguments)
 
     def _misfit(self, what: str) -> AotgradTypeError:
         return AotgradTypeError(f"{'np.' if self.numpy else ''}{self.name}() {what}; its signature is {self.shown()}")

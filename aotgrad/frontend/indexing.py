@@ -22,7 +22,7 @@ from .trace import Traced, current, plain_size, user_loc
 __all__ = ["At", "IndexSpec", "getitem", "parse", "setitem", "updated"]
 
 _FULL = ("slice", None, None, None)
-_NODE = {"int": "SelectBackward0", "slice": "SliceBackward0", "new": "UnsqueezeBackward0", "array": "IndexBackward0"}
+_NODE = {"int": "SelectBackward0", "slice": "SliceBackward0", "new": "UnsqueezeBackward0", "array": "IndexBackward0", "mask": "MaskedSelectBackward0"}
 
 
 class IndexSpec:
@@ -206,11 +206,11 @@ def _explained(x: Any, parsed: Parsed, error: AotgradIndexError) -> AotgradIndex
     return error if _PLACED.match(str(error)) else type(error)(f"{user_loc()}: {error}")
 
 
-def getitem(x: Any, index: Any) -> Any:
-    """``x[index]``."""
+def getitem(x: Any, index: Any, kind: str = "") -> Any:
+    """``x[index]``; ``kind`` names the node otherwise than the expression does."""
     parsed = parse(x, index)
     try:
-        return dispatch.run(_GET[parsed.spec.node], _arguments(x, parsed))
+        return dispatch.run(_GET[kind or parsed.spec.node], _arguments(x, parsed))
     except AotgradIndexError as error:
         raise _explained(x, parsed, error) from None
 

@@ -72,6 +72,8 @@ def _reflected(public: Public) -> Method:
         return run(public, {first: other, second: self}) if _fits(self, other) else NotImplemented
 
     fast = dispatch.short(public, backward) or backward
+    if public.op.name in ("add", "mul"):  # a tensor stands first, as in PyTorch
+        return lambda self, other: fast(self, other) if type(self) is Tensor and type(other) in (int, float) else fast(other, self)
     return lambda self, other: fast(other, self)
 
 
@@ -292,7 +294,7 @@ def _masked_select(self: Any, mask: Any) -> Any:
     if tuple(mask.shape) != tuple(self.shape):
         both = run(TORCH["where"], {"condition": mask, "input": self, "other": self})
         self, mask = both, run(TORCH["expand"], {"input": mask, "sizes": (tuple(both.shape),)})
-    return indexing.getitem(self, mask)
+    return indexing.getitem(self, mask, "mask")
 
 
 def _nonzero(self: Any, as_tuple: bool = False) -> Any:

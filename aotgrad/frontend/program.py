@@ -48,20 +48,24 @@ class Program:
 
     native = False  # whether it runs as one kernel
     kept: Any = None  # of a compiled program, see ``keeping``
-    __slots__ = ("_fused", "_jvps", "_plan", "_vjps", "backward", "call", "calls", "edges", "freed", "func", "name", "recipes", "runner", "runs", "view")
+    __slots__ = ("_computes", "_fused", "_jvps", "_plan", "_vjps", "aside", "backward", "call", "calls", "edges", "freed", "func", "name", "recipes", "runner", "runs",
+                 "view")
 
     def __init__(self, func: Func, name: str, runner: Callable[..., list[Any]] | None = None, view: tuple[Any, ...] | None = None) -> None:
         self.func, self.name, self.runner = func, name, runner
         self.calls = self.runs = 0  # in eager: of the operation, and of its steps
         self.recipes: dict[tuple[bool, ...], Any] = {}  # how calls are recorded, see ``eager``
-        differentiable = tuple([a.type.dtype.is_differentiable for a in func.args])
-        self.edges = None if all(differentiable) else differentiable  # which inputs a node has edges for: as torch's, none for indices and masks
+        places = tuple([i for i, a in enumerate(func.args) if a.type.dtype.is_differentiable])
+        # The inputs that a node has edges for, in order (None: an edge to nothing); all of them, if None. As torch's, none for indices and masks.
+        self.edges: tuple[int | None, ...] | None = None if len(places) == len(func.args) else places
+        self.aside = 0  # how many results, at the end, are for the backward pass alone
         self.backward = False  # a gradient of it that is structurally zero is None; one of an operation of the user's is zeros, as in torch
         self.call: tuple[tuple[str, ...], frozenset[str], dict[str, Any]] | None = None  # of a public function, see ``saved.Saved``
         self.freed: Any = None  # what nodes hold in the place of what they saved
         self.view = view  # how results show the memory of the first input; None: they have their own
         self._plan: list[Any] | None = None
         self._fused: Callable[..., Any] | None = None
+        self._computes: bool | None = None  # whether no output shows the memory of an input
         self._vjps: dict[Any, Pullback] = {}
         self._jvps: dict[Any, Program] = {}
 
@@ -73,6 +77,8 @@ class Program:
         """Outputs as fresh or aliasing arrays."""
         if self.runner is not None:
             return self.runner(*arrays)
+        if self.backward and not all(a.flags.c_contiguous for a in arrays):
+            arrays = self._packed(arrays)
         if self._fused is not None and (out := self._fused(*arrays)) is not None:
             return list(out) if type(out) is tuple else [out]
         if self._plan is None and self.func.symbols():  # a loop that calls Python, in a compiled program
@@ -84,6 +90,15 @@ class Program:
         if self.runs == HOT and self.view is None:
             self._fused = native.fused(standard(expand_func(_copy(self.func))))
         return _execute(self._plan, arrays)
+
+    def _packed(self, arrays: Arrays) -> Arrays:
+        """Expanded arrays, such as the cotangent of a sum, row-major where all others are: steps and kernels meet them as they are seldom made for."""
+        spread = [0 in a.strides and not a.flags.c_contiguous for a in arrays]
+        if not any(spread) or not all(on or a.flags.c_contiguous for a, on in zip(arrays, spread)):
+            return arrays
+        if self._computes is None:
+            self._computes = len(self.func.body.ops) > 1 and all(_origin(o).op is not None for o in self.func.outputs)
+        return [np.ascontiguousarray(a) if on else a for a, on in zip(arrays, spread)] if self._computes else arrays
 
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         """The backward program for the ``active`` inputs, where cotangents are ``present`` for these outputs."""
@@ -234,6 +249,13 @@ def _spread(func: Func) -> set[Value]:
         if v.op is not None:
             found.update(w for w in way if w.op is not None and w.op.name == "broadcast")
     return found
+
+
+def _origin(v: Value) -> Value:
+    """What is shown by ``v``: itself, or what it is a view of."""
+    while v.op is not None and v.op.name in _VIEWS:
+        v = v.op.operands[0]
+    return v
 
 
 _VIEWS = frozenset(("broadcast", "reshape", "permute"))

@@ -27,7 +27,7 @@ from aotgrad_runtime.tensor import Tensor, wrap
 
 from . import detour, eager, kernels, native
 from . import saved as saving
-from .front import FrontBuilder, Operand, Public, emit_public, number_operand
+from .front import FrontBuilder, Operand, Public, number_operand
 from .program import Program
 from .promotion import Kind
 from .trace import Trace, _stack
@@ -229,7 +229,7 @@ def _symbolic(public: Public, kinds: str, dtype: Any, rank: int) -> Program:
     for name, kind in zip(public.tensors, kinds):
         v = trace.block.add_arg(t if kind == "t" else TensorType((), dtypes.float64))
         arguments[name] = Operand(Kind(dtype, False, rank), v) if kind == "t" else number_operand(1.0, lambda wanted, v=v: b.to_dtype(v, wanted))
-    trace.block.outputs = [emit_public(public, b, arguments)]
+    trace.block.outputs = [public.emit(b, arguments)]
     return Program(substitute_func(Func(trace.name, trace.block), trace.replaced()), public.node_name)
 
 

@@ -23,7 +23,8 @@ from .program import Program, Pullback
 __all__ = ["expanded", "made"]
 
 Strides = tuple[int, ...]
-_ROW_MAJOR = frozenset(("softmax", "log_softmax", "masked_fill", "logsigmoid", "any", "all", "tril", "triu"))
+_ROW_MAJOR = frozenset(("softmax", "log_softmax", "masked_fill", "logsigmoid", "any", "all", "tril", "triu", "layer_norm", "diag_embed"))
+_NORMS = frozenset(("batch_norm", "running_norm", "group_norm"))
 _PARTS = frozenset(("cat", "roll"))  # row-major, whatever the strides of their operand
 _PLAIN_NUMBERS = frozenset(("clip", "hardtanh", "lerp"))  # where a number is no operand in PyTorch, which would be one of another shape
 _TIMES_A_NUMBER = frozenset(("deg2rad", "rad2deg"))
@@ -33,7 +34,7 @@ _FORMS = {name: form for form, names in {
     "gx": "log log1p log2 log10 gelu silu softplus elu hardtanh relu6 hardswish hardsigmoid mish celu selu softshrink hardshrink mul addcmul addcdiv",
     "Gf": "reciprocal rsqrt atanh",
     "xg": "leaky_relu threshold",
-    "fg": "relu maximum minimum erf erfinv sinc binary_cross_entropy_with_logits",
+    "fg": "relu maximum minimum erf erfc erfinv sinc binary_cross_entropy_with_logits",
     "g": "neg masked_fill lerp add sub logsigmoid",
     "cg": "where clip prelu",  # x first, and a number is among the operands
 }.items() for name in names.split()}
@@ -198,10 +199,20 @@ def _g_as_computed_input(arguments: dict[str, Any], saved: int, out: Any, arrays
     return out if x is None else _put(out, mf.pointwise_strides(out.shape, [strides_of(x)], True))
 
 
+def _g_as_image(arguments: dict[str, Any], saved: int, out: Any, arrays: Sequence[Any]) -> Any:
+    return _as_image(out, [x for x in arrays[:saved] if x.shape == out.shape])
+
+
 _RULES = {name: rule for rule, names in (
     (_g_as_cotangent, "flip convert to_double to_float to_int to_long to_bool"), (_g_of_parts, "roll"), (_g_copied, "constant_pad"), (_g_divided, "mean"),
-    (_g_row_major, "softmax log_softmax masked_fill diagonal max min tril triu"), (_g_as_input, "prod norm"), (_g_as_computed_input, "logsumexp"),
+    (_g_row_major, "softmax log_softmax masked_fill diagonal max min tril triu fmax fmin layer_norm mse_loss smooth_l1_loss huber_loss"),
+    (_g_as_image, "batch_norm running_norm group_norm"), (_g_as_input, "prod norm"), (_g_as_computed_input, "logsumexp binary_cross_entropy"),
 ) for name in names.split()}
+
+
+def _as_image(out: Any, arrays: Sequence[Any]) -> Any:
+    """Channels last where the first array is an image that is, else row-major."""
+    return out if not arrays or arrays[0].shape != out.shape else _of_parts(out, arrays[:1])
 
 
 def _of_parts(out: Any, arrays: Sequence[Any]) -> Any:
@@ -220,6 +231,14 @@ def _rule(public: Public, func: Func, view: tuple[Any, ...] | None, arguments: d
         return _row_major
     if public.op.name in _PARTS and len(shape) > 1:
         return _row_major if public.op.name == "roll" and arguments.get("dims") is None else _of_parts
+    if public.op.name == "stack":
+        return functools.partial(_stacked, arguments.get("dim", 0) % max(len(shape), 1))
+    if public.op.name == "constant_pad" and shape == func.args[0].type.shape:
+        return _kept
+    if public.op.name in _NORMS:
+        return _as_image
+    if public.op.name == "getitem" and view is None and len(shape) > 1:
+        return functools.partial(_looked_up, arguments["spec"].entries)
     if view is not None:
         return _of_view(public, func, view, arguments) if len(func.outputs) == 1 or public.op.name == "unbind" else None
     if public.op.name in _CASTS and (0 in shape or 1 in shape):
@@ -275,6 +294,15 @@ def _row_major(out: Any, arrays: Sequence[Any]) -> Any:
     return _put(out, mf.format_strides(out.shape))
 
 
+def _stacked(dim: int, out: Any, arrays: Sequence[Any]) -> Any:
+    """As parts put together along ``dim``, which is then taken apart."""
+    shape, found = out.shape, {mf.suggest_memory_format(x.shape, strides_of(x)) for x in arrays}
+    if dim == len(shape) - 1 or len(found) > 1:
+        return _row_major(out, arrays)
+    steps = mf.format_strides((*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2:]), found.pop())
+    return _put(out, (*steps[:dim], steps[dim] * shape[dim + 1], *steps[dim:]))
+
+
 def _kept(out: Any, arrays: Sequence[Any]) -> Any:
     return _put(out, mf.preserved_strides(out.shape, strides_of(arrays[0])))
 
@@ -322,6 +350,30 @@ def _part(entries: Sequence[tuple[Any, ...]], out: Any, arrays: Sequence[Any]) -
             strides[d] *= entry[3] or 1
         d += 1
     return _with_strides(out, strides)
+
+
+def _looked_up(entries: Sequence[tuple[Any, ...]], out: Any, arrays: Sequence[Any]) -> Any:
+    """In the order of what indices leave of the operand, and of the index arrays."""
+    x, own, before, places, d = arrays[0], list[int](), 0, list[int](), 0
+    if x.flags.c_contiguous:
+        return out
+    steps = strides_of(x)
+    for k, entry in enumerate(entries):
+        if entry[0] == "array":
+            before = before if places else len(own)
+            places.append(k)
+        elif entry[0] != "int":
+            own.append(0 if entry[0] == "new" else steps[d] * (entry[3] or 1))
+        d += entry[0] != "new"
+    before = before if len(places) == places[-1] - places[0] + 1 else 0
+    rank = out.ndim - len(own)
+    if max(a.ndim for a in arrays[1:]) != rank:
+        return out
+    operands = [(*own[:before], *[0] * rank, *own[before:])]
+    for a in arrays[1:]:
+        steps = tuple([0 if n == 1 else s for n, s in zip(a.shape, strides_of(a))])
+        operands.append((*[0] * (before + rank - a.ndim), *steps, *[0] * (len(own) - before)))
+    return _put(out, mf.pointwise_strides(out.shape, operands, False))
 
 
 def _without(dim: int, out: Any, arrays: Sequence[Any]) -> Any:

@@ -79,7 +79,7 @@ class Recorder:
         active = tuple([i in wanted for i in range(width)])
         floats = [i for i, t in enumerate(types) if t.dtype.is_differentiable]
         pullback = program.pullback(active, tuple([i in floats for i in range(len(types))]))
-        edged = [i for i in range(width) if program.edges is None or program.edges[i]]
+        edged = list(range(width)) if program.edges is None else [i for i in program.edges if i is not None]
         body = {"__slots__": (), "program": program, "pullback": pullback, "active": active, "outputs": len(floats),
                 "edges": tuple([edged.index(i) if i in edged else -1 for i in range(width)])}
         kind = type(str(program.name), (TapedNode,), body)

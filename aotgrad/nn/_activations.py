@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from aotgrad.frontend.composed import composed, written
 from aotgrad_runtime.errors import AotgradArgumentError
 
-from ._shared import f, out_or_inplace, rank, warned
+from ._shared import f, rank, warned
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
@@ -25,14 +26,16 @@ def relu(input: Any, inplace: bool = False) -> Any:
     tensor([0., 2.])
     """
     out = f.relu(input)
-    return out if not inplace else out_or_inplace(input, out, inplace, "relu_")
+    return written(input, out, "relu_") if inplace else out
 
 
+@composed("ThresholdBackward0")
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
     """x where it is above ``threshold``, else ``value``."""
-    return out_or_inplace(input, f.where(f.gt(input, threshold), input, value), inplace, "threshold_")
+    return f.where(f.gt(input, threshold), input, value)
 
 
+@composed("HardtanhBackward0")
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """x limited to [min_val, max_val]; derivative 0 at and beyond both ends.
 
@@ -42,8 +45,7 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: b
     """
     if min_val > max_val:
         raise AotgradArgumentError(f"hardtanh: min_val={min_val} is above max_val={max_val}")
-    out = f.where(f.le(input, min_val), min_val, f.where(f.ge(input, max_val), max_val, input))
-    return out_or_inplace(input, out, inplace, "hardtanh_")
+    return f.where(f.le(input, min_val), min_val, f.where(f.ge(input, max_val), max_val, input))
 
 
 def relu6(input: Any, inplace: bool = False) -> Any:
@@ -51,6 +53,7 @@ def relu6(input: Any, inplace: bool = False) -> Any:
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
+@composed("LeakyReluBackward0")
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """x where positive, else ``negative_slope`` times x (the slope is also the derivative at 0).
 
@@ -58,7 +61,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
     >>> ag.nn.functional.leaky_relu(ag.tensor([-1.0, 2.0]), 0.1)
     tensor([-0.1000,  2.0000])
     """
-    return out_or_inplace(input, f.where(f.gt(input, 0), input, f.mul(input, negative_slope)), inplace, "leaky_relu_")
+    return f.where(f.gt(input, 0), input, f.mul(input, negative_slope))
 
 
 def prelu(input: Any, weight: Any) -> Any:
@@ -69,6 +72,13 @@ def prelu(input: Any, weight: Any) -> Any:
         weight = f.reshape(weight, (-1, *[1] * (len(input.shape) - 2)))
     elif len(input.shape) == 0:
         weight = f.reshape(weight, ())
+    elif len(input.shape) > 1:
+        weight = f.reshape(weight, (1,) * len(input.shape))
+    return _prelu(input, weight)
+
+
+@composed("PreluKernelBackward0", "input", "weight")
+def _prelu(input: Any, weight: Any) -> Any:
     return f.where(f.gt(input, 0), input, f.mul(input, weight))
 
 
@@ -77,6 +87,7 @@ def _exponential(input: Any, alpha: float, rate: float = 1.0) -> Any:
     return f.where(f.gt(input, 0), input, f.mul(f.expm1(below if rate == 1 else f.mul(below, rate)), alpha))
 
 
+@composed("EluBackward0")
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where positive, else ``alpha * (exp(x) - 1)``.
 
@@ -84,21 +95,24 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     >>> ag.nn.functional.elu(ag.tensor([-1.0, 2.0]))
     tensor([-0.6321,  2.0000])
     """
-    return out_or_inplace(input, _exponential(input, alpha), inplace, "elu_")
+    return _exponential(input, alpha)
 
 
+@composed("CeluBackward0")
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where positive, else ``alpha * (exp(x / alpha) - 1)``."""
     if alpha == 0:
         raise AotgradArgumentError("celu: alpha must not be 0")
-    return out_or_inplace(input, _exponential(input, alpha, 1.0 / alpha), inplace, "celu_")
+    return _exponential(input, alpha, 1.0 / alpha)
 
 
+@composed("EluBackward0")
 def selu(input: Any, inplace: bool = False) -> Any:
     """``elu`` with the two constants that keep mean and variance of a deep network."""
-    return out_or_inplace(input, f.mul(_exponential(input, _SELU_ALPHA), _SELU_SCALE), inplace, "selu_")
+    return f.mul(_exponential(input, _SELU_ALPHA), _SELU_SCALE)
 
 
+@composed("SiluBackward0")
 def silu(input: Any, inplace: bool = False) -> Any:
     """``x * sigmoid(x)``.
 
@@ -106,14 +120,16 @@ def silu(input: Any, inplace: bool = False) -> Any:
     >>> ag.nn.functional.silu(ag.tensor([-1.0, 2.0]))
     tensor([-0.2689,  1.7616])
     """
-    return out_or_inplace(input, f.mul(input, f.sigmoid(input)), inplace, "silu_")
+    return f.mul(input, f.sigmoid(input))
 
 
+@composed("MishBackward0")
 def mish(input: Any, inplace: bool = False) -> Any:
     """``x * tanh(softplus(x))``."""
-    return out_or_inplace(input, f.mul(input, f.tanh(f.softplus(input))), inplace, "mish_")
+    return f.mul(input, f.tanh(f.softplus(input)))
 
 
+@composed("GeluBackward0")
 def gelu(input: Any, approximate: str = "none") -> Any:
     """``x * Phi(x)`` with the normal distribution's ``Phi``; ``approximate="tanh"`` is the formula with a hyperbolic tangent.
 
@@ -130,6 +146,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     return f.mul(half, f.add(f.tanh(inner), 1))
 
 
+@composed("GluBackward0")
 def glu(input: Any, dim: int = -1) -> Any:
     """The first half along ``dim`` times the sigmoid of the second."""
     if len(input.shape) == 0:
@@ -140,21 +157,25 @@ def glu(input: Any, dim: int = -1) -> Any:
     return f.mul(f.narrow(input, dim, 0, n // 2), f.sigmoid(f.narrow(input, dim, n // 2, n // 2)))
 
 
+@composed("HardsigmoidBackward0")
 def hardsigmoid(input: Any, inplace: bool = False) -> Any:
     """``relu6(x + 3) / 6``."""
-    return out_or_inplace(input, f.div(hardtanh(f.add(input, 3), 0.0, 6.0), 6), inplace, "hardsigmoid_")
+    return f.div(hardtanh(f.add(input, 3), 0.0, 6.0), 6)
 
 
+@composed("HardswishBackward0")
 def hardswish(input: Any, inplace: bool = False) -> Any:
     """``x * relu6(x + 3) / 6``."""
-    return out_or_inplace(input, f.div(f.mul(input, hardtanh(f.add(input, 3), 0.0, 6.0)), 6), inplace, "hardswish_")
+    return f.div(f.mul(input, hardtanh(f.add(input, 3), 0.0, 6.0)), 6)
 
 
+@composed("LogSigmoidBackward0")
 def logsigmoid(input: Any) -> Any:
     """``log(sigmoid(x))``, right for all x."""
     return f.neg(f.softplus(f.neg(input)))
 
 
+@composed("SoftplusBackward0")
 def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
     """``log(1 + exp(beta * x)) / beta``, and x itself where ``beta * x`` is above ``threshold``.
 
@@ -179,11 +200,13 @@ def tanhshrink(input: Any) -> Any:
     return f.sub(input, f.tanh(input))
 
 
+@composed("HardshrinkBackward0")
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
     """x where \\|x\\| is above ``lambd``, else 0."""
     return f.where(f.gt(f.abs(input), lambd), input, 0.0)
 
 
+@composed("SoftshrinkBackward0")
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """x moved towards 0 by ``lambd``, and 0 within that."""
     if lambd < 0:

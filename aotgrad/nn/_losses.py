@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.frontend import factories
+from aotgrad.frontend.composed import composed
 from aotgrad.frontend.naming import naming
 from aotgrad.frontend.trace import user_loc
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError
@@ -30,6 +31,11 @@ def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     tensor(2.)
     """
     _alike(input, target)
+    return _mse_loss(input, target, reduction)
+
+
+@composed("MseLossBackward0", "input", "target")
+def _mse_loss(input: Any, target: Any, reduction: str) -> Any:
     return reduced(f.square(f.sub(input, target)), reduction)
 
 
@@ -56,6 +62,11 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     if beta == 0:
         return l1_loss(input, target, reduction=reduction)
     _alike(input, target)
+    return _smooth_l1_loss(input, target, reduction, beta)
+
+
+@composed("SmoothL1LossBackward0", "input", "target")
+def _smooth_l1_loss(input: Any, target: Any, reduction: str, beta: float) -> Any:
     d = f.abs(f.sub(input, target))
     return reduced(f.where(f.lt(d, beta), f.mul(f.square(d), 0.5 / beta), f.sub(d, 0.5 * beta)), reduction)
 
@@ -70,6 +81,11 @@ def huber_loss(input: Any, target: Any, *, reduction: str = "mean", delta: float
     if delta <= 0:
         raise AotgradArgumentError(f"huber_loss does not support non-positive values for delta ({delta})")
     _alike(input, target)
+    return _huber_loss(input, target, weight, reduction, delta)
+
+
+@composed("HuberLossBackward0", "input", "target", constants=("weight",))
+def _huber_loss(input: Any, target: Any, weight: Any = None, reduction: str = "mean", delta: float = 1.0) -> Any:
     d = f.abs(f.sub(input, target))
     return _weighted(f.where(f.le(d, delta), f.mul(f.square(d), 0.5), f.mul(f.sub(d, 0.5 * delta), delta)), weight, reduction)
 
@@ -98,11 +114,17 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reducti
     for what, x, rather in (("input", input, "; for scores use binary_cross_entropy_with_logits"), ("target", target, "")):
         if is_known(x) and isinstance(x, Tensor) and not np.all((x._data >= 0) & (x._data <= 1)):
             raise AotgradArgumentError(f"binary_cross_entropy: all elements of {what} should be between 0 and 1{rather}")
+    return _binary_cross_entropy(input, target, weight, reduction)
+
+
+@composed("BinaryCrossEntropyBackward0", "input", "target", constants=("weight",))
+def _binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
     hit = f.mul(target, f.clamp(f.log(input), -100.0))
     miss = f.mul(f.sub(1.0, target), f.clamp(f.log1p(f.neg(input)), -100.0))
     return _weighted(f.neg(f.add(hit, miss)), weight, reduction)
 
 
+@composed("BinaryCrossEntropyWithLogitsBackward0", "input", "target", constants=("weight", "pos_weight"))
 def binary_cross_entropy_with_logits(input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None) -> Any:
     """``binary_cross_entropy`` of ``sigmoid(input)``, right for all scores; ``pos_weight`` weighs the part of targets of 1.
 
@@ -135,10 +157,10 @@ def _picked(values: Any, classes: Any, dim: int) -> Any:
     return f.squeeze(f.gather(values, dim, f.unsqueeze(classes, dim)), dim)
 
 
-def _chosen(values: Any, classes: Any, dim: int) -> Any:
+def _chosen(values: Any, classes: Any, dim: int, known: bool) -> Any:
     """The same as a sum of what the class number chooses, in compiled code: what made the values and what they are differentiated with is then one loop over rows,
     without a scatter into zeros. The numbers are looked up in a list of all, which refuses what is no class."""
-    if is_known(values):
+    if known:
         return _picked(values, classes, dim)
     every = factories.arange(values.shape[dim], dtype="int32")
     with naming("Target {2} is out of bounds. There are {1} classes, numbered from 0"):
@@ -173,26 +195,26 @@ class _NotFit(AotgradArgumentError):
     """Shapes of input and target that do not fit."""
 
 
-def _of_classes(logp: Any, target: Any, weight: Any, ignore_index: int, dim: int) -> tuple[Any, Any, Any]:
-    """The loss of each target; which targets count (None: all); and their weights (None: 1 each)."""
-    n = logp.shape[dim]
-    if is_known(target) and is_known(logp):
-        data = target._data if isinstance(target, Tensor) else np.asarray(target)
-        counts: Any = data != ignore_index
-        wrong = data[((data < 0) | (data >= n)) & counts]
-        if wrong.size:
-            raise AotgradRangeError(f"{user_loc()}: Target {int(wrong.flat[0])} is out of bounds. There are {n} classes, numbered from 0.")
-        if counts.all():
-            if weight is None:
-                return f.neg(_chosen(logp, target, dim)), None, None
-            share = _picked(_wide(weight, target), target, 0)
-            return f.neg(f.mul(_chosen(logp, target, dim), share)), None, share
+def _all_count(logp: Any, target: Any, ignore_index: int, dim: int) -> bool:
+    """Whether all targets are known to count; checks that those that do are classes."""
+    if not (is_known(target) and is_known(logp)):
+        return False
+    n, data = logp.shape[dim], target._data if isinstance(target, Tensor) else np.asarray(target)
+    counts: Any = data != ignore_index
+    wrong = data[((data < 0) | (data >= n)) & counts]
+    if wrong.size:
+        raise AotgradRangeError(f"{user_loc()}: Target {int(wrong.flat[0])} is out of bounds. There are {n} classes, numbered from 0.")
+    return bool(counts.all())
+
+
+def _shares(logp: Any, target: Any, weight: Any, ignore_index: int, dim: int, every: bool) -> tuple[Any, Any, Any]:
+    """Which targets count (None: all), their weights (None: 1 each), and a class for each target."""
+    if every:
+        return None, None if weight is None else _picked(_wide(weight, target), target, 0), target
     counts = f.ne(target, ignore_index)
-    safe = f.where(counts, f.where(f.lt(target, 0), f.sub(target, n), target), 0)  # negative numbers are no classes counted from the end
+    safe = f.where(counts, f.where(f.lt(target, 0), f.sub(target, logp.shape[dim]), target), 0)  # negative numbers are no classes counted from the end
     share = f.astype(counts, dtype_of(logp))
-    if weight is not None:
-        share = f.mul(share, _picked(_wide(weight, target), safe, 0))
-    return f.neg(f.where(counts, f.mul(_chosen(logp, safe, dim), share), 0.0)), counts, share
+    return counts, share if weight is None else f.mul(share, _picked(_wide(weight, target), safe, 0)), safe
 
 
 def _wide(weight: Any, target: Any) -> Any:
@@ -209,8 +231,17 @@ def nll_loss(input: Any, target: Any, weight: Any = None, *, ignore_index: int =
     tensor([0.6931, 0.2877])
     """
     dim = _classes("nll_loss", input, target, weight)
-    loss, _, share = _of_classes(input, target, weight, ignore_index, dim)
-    return _averaged(loss, share, reduction)
+    return _nll_loss(input, target, weight, ignore_index, reduction, dim, _all_count(input, target, ignore_index, dim), is_known(input))
+
+
+@composed("NllLossBackward0", "input", "target", constants=("weight",))
+def _nll_loss(input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean", dim: int = 1, every: bool = True,
+              known: bool = True) -> Any:
+    """``every``: whether all targets count; ``known``: whether there are numbers behind ``input``."""
+    counts, share, classes = _shares(input, target, weight, ignore_index, dim, every)
+    loss = _chosen(input, classes, dim, known)
+    loss = loss if share is None else f.mul(loss, share)
+    return _averaged(f.neg(loss if counts is None else f.where(counts, loss, 0.0)), share, reduction)
 
 
 def _averaged(loss: Any, share: Any, reduction: str) -> Any:
@@ -239,10 +270,11 @@ def cross_entropy(input: Any, target: Any, weight: Any = None, *, ignore_index: 
         raise AotgradDTypeError(f"cross_entropy: a target of probabilities needs the shape of input, {list(input.shape)}, not {list(target.shape)}; a target of class "
                                 f"numbers holds integers, not {dtype_of(target).name}") from None
     logp = f.log_softmax(input, dim)
-    loss, counts, share = _of_classes(logp, target, weight, ignore_index, dim)
-    plain = _averaged(loss, share, reduction)
+    every = _all_count(logp, target, ignore_index, dim)
+    plain = _nll_loss(logp, target, weight, ignore_index, reduction, dim, every, is_known(logp))
     if label_smoothing == 0:
         return plain
+    counts, share, _ = _shares(logp, target, weight, ignore_index, dim, every)
     terms = logp if weight is None else f.mul(logp, per_channel(weight, rank(logp) - dim + 1))
     even = f.neg(f.sum(terms, dim))
     even = _averaged(even if counts is None else f.where(counts, even, 0.0), share, reduction)

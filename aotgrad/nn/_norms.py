@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.frontend import inplace as writing
+from aotgrad.frontend.composed import composed, written
 from aotgrad.frontend.factories import arange
 from aotgrad.frontend.methods import stop_gradient
 from aotgrad.frontend.naming import naming
@@ -20,7 +21,7 @@ from aotgrad_runtime.limits import finfo
 from aotgrad_runtime.memory_format import channels_last
 from aotgrad_runtime.tensor import Tensor
 
-from ._shared import dtype_of, f, is_known, out_or_inplace, per_channel, rank
+from ._shared import dtype_of, f, is_known, per_channel, rank
 
 NORMS = ("batch_norm", "cosine_similarity", "dropout", "dropout1d", "dropout2d", "dropout3d", "embedding", "group_norm", "instance_norm", "layer_norm", "normalize",
          "one_hot", "pairwise_distance", "rms_norm")
@@ -44,6 +45,10 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
     return x if bias is None else f.add(x, bias)
 
 
+def _row_major(x: Any) -> Any:
+    return x if type(x) is not Tensor or rank(x) == 4 and x.is_contiguous(channels_last) else x.contiguous()
+
+
 def _moments(x: Any, dims: Sequence[int]) -> tuple[Any, Any, Any]:
     """x less its mean, the mean, and the mean square of the difference."""
     mean = f.mean(x, dims, True)
@@ -58,9 +63,15 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any 
     >>> ag.nn.functional.layer_norm(ag.tensor([[1.0, 3.0]]), (2,))
     tensor([[-1.0000,  1.0000]])
     """
-    dims = _trailing("layer_norm", input, normalized_shape, weight, bias)
-    away, _, var = _moments(input, dims)
-    return _affine(f.mul(away, f.rsqrt(f.add(var, eps))), weight, bias)
+    return _layer_norm(input, normalized_shape, weight, bias, eps)[0]
+
+
+@composed("NativeLayerNormBackward0", "input", "weight", "bias")
+def _layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> tuple[Any, Any, Any]:
+    """The result, the mean and the factor: backward reads them."""
+    away, mean, var = _moments(input, _trailing("layer_norm", input, normalized_shape, weight, bias))
+    factor = f.rsqrt(f.add(var, eps))
+    return _affine(f.mul(away, factor), weight, bias), mean, factor
 
 
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
@@ -72,27 +83,31 @@ def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float |
     """
     dims = _trailing("rms_norm", input, normalized_shape, weight)
     size = f.mean(f.square(input), dims, True)
-    return _affine(f.mul(input, f.rsqrt(f.add(size, finfo(dtype_of(input)).eps if eps is None else eps))), weight, None)
+    return _row_major(_affine(f.mul(input, f.rsqrt(f.add(size, finfo(dtype_of(input)).eps if eps is None else eps))), weight, None))
 
 
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Each of ``num_groups`` groups of channels of input (N, C, ...) moved and scaled to mean 0 and variance 1, then ``* weight + bias`` by channel."""
     if rank(input) < 2:
         raise AotgradArgumentError(f"group_norm: expected at least 2 dimensions for the input, but received {rank(input)}")
-    n, c = input.shape[:2]
+    c = input.shape[1]
     if num_groups <= 0 or c % num_groups != 0:
         raise AotgradArgumentError(f"group_norm: expected number of channels in input to be divisible by num_groups, but got input of shape {list(input.shape)} and "
                                    f"num_groups={num_groups}")
-    each = f.reshape(input, (n, num_groups, -1))
-    _, mean, var = _moments(each, (2,))
-    spread = (n, c, *[1] * (rank(input) - 2))
+    return _group_norm(input, num_groups, weight, bias, eps)[0]
+
+
+@composed("NativeGroupNormBackward0", "input", "weight", "bias")
+def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> tuple[Any, Any, Any]:
+    """As ``_layer_norm``."""
+    n, c = input.shape[:2]
+    _, mean, var = _moments(f.reshape(input, (n, num_groups, -1)), (2,))
+    factor, spread = f.rsqrt(f.add(var, eps)), (n, c, *[1] * (rank(input) - 2))
 
     def by_channel(x: Any) -> Any:
         return f.reshape(f.expand(x, (n, num_groups, c // num_groups)), spread)
 
-    out = f.mul(f.sub(input, by_channel(mean)), by_channel(f.rsqrt(f.add(var, eps))))
-    shaped = [None if p is None else per_channel(p, rank(input)) for p in (weight, bias)]
-    return _affine(out, *shaped)
+    return _affine(f.mul(f.sub(input, by_channel(mean)), by_channel(factor)), *_by_channel(input, weight, bias)), mean, factor
 
 
 def _write(running: Any, found: Any, momentum: float, name: str) -> None:
@@ -139,38 +154,64 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
         if p is not None and tuple(p.shape) != (input.shape[1],):
             raise AotgradArgumentError(f"batch_norm: {name} should contain {input.shape[1]} elements not {math.prod(p.shape)}: one for each channel, "
                                        f"its shape is {list(p.shape)}")
-    shaped = [None if p is None else per_channel(p, rank(input)) for p in (weight, bias)]
     if not training:
         if running_mean is None or running_var is None:
             raise AotgradArgumentError("batch_norm: running_mean and running_var must be defined in evaluation mode (training=False)")
-        mean, var = (per_channel(p, rank(input)) for p in (running_mean, running_var))
-        return _moved(input, mean, var, eps, *shaped)
+        return _running_norm(input, running_mean, running_var, weight, bias, eps)
     dims = tuple(d for d in range(rank(input)) if d != 1)
     n = _in_size(input, dims)
     if _is_one(n):
         raise AotgradValueError(f"batch_norm: Expected more than 1 value per channel when training, got input size {list(input.shape)}")
-    pivot, input = _near_mean(input, dims)  # under its name: an image that nobody else holds may go
-    mean, square = _channel_mean(input, dims), _channel_mean(f.square(input), dims)
-    var = f.clamp(f.sub(square, f.square(mean)), min=0)
+    rows = type(input) is Tensor and rank(input) == 4 and input.is_contiguous(channels_last)
+    if modes.state.grad and any(getattr(p, "_requires_grad", False) for p in (input, weight, bias)):
+        out, pivot, mean, var = _batch_norm(input, weight, bias, dims, eps, rows)
+    else:
+        pivot, input = _near_mean(input, dims, rows)  # under its name: an image that nobody else holds may go
+        out, mean, var = _normed(input, weight, bias, dims, eps, rows)
     if running_mean is not None:
         _write(running_mean, f.reshape(f.add(pivot, mean), -1), momentum, "batch_norm: running_mean")
     if running_var is not None:
         _write(running_var, f.mul(f.reshape(var, -1), n / (n - 1)), momentum, "batch_norm: running_var")
-    return _moved(input, mean, var, eps, *shaped)
+    return out
 
 
-def _near_mean(x: Any, dims: tuple[int, ...]) -> tuple[Any, Any]:
+@composed("NativeBatchNormBackward0", "input", "weight", "bias")
+def _batch_norm(input: Any, weight: Any = None, bias: Any = None, dims: tuple[int, ...] = (), eps: float = 1e-5, rows: bool = False) -> tuple[Any, Any, Any, Any]:
+    """The result, a number near the mean (see ``_near_mean``), the mean less that, and the variance, by channel."""
+    pivot, away = _near_mean(input, dims, rows)
+    out, mean, var = _normed(away, weight, bias, dims, eps, rows)
+    return out, pivot, mean, var
+
+
+def _normed(away: Any, weight: Any, bias: Any, dims: tuple[int, ...], eps: float, rows: bool) -> tuple[Any, Any, Any]:
+    mean, square = _channel_mean(away, dims, rows), _channel_mean(f.square(away), dims, rows)
+    var = f.clamp(f.sub(square, f.square(mean)), min=0)
+    weight, bias = _by_channel(away, weight, bias)
+    return _moved(away, mean, var, eps, weight, bias), mean, var
+
+
+@composed("NativeBatchNormBackward0", "input", "weight", "bias", constants=("running_mean", "running_var"))
+def _running_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    mean, var, weight, bias = _by_channel(input, running_mean, running_var, weight, bias)
+    return _moved(input, mean, var, eps, weight, bias)
+
+
+def _by_channel(input: Any, *values: Any) -> list[Any]:
+    return [None if p is None else per_channel(p, rank(input)) for p in values]
+
+
+def _near_mean(x: Any, dims: tuple[int, ...], rows: bool) -> tuple[Any, Any]:
     """By channel the mean of an eighth of x, and x less it: so near its own mean that the sum of squares loses three bits at most (the mean of an eighth is no
     farther than the root of 7 variances), and both sums need one pass. A constant to derivatives, of which mean and variance have none with respect to it."""
     d = dims[min(1, len(dims) - 1)]
     part = x[(slice(None),) * d + (slice(0, (x.shape[d] + 7) // 8),)]
-    pivot = stop_gradient(_channel_mean(part, dims))
+    pivot = stop_gradient(_channel_mean(part, dims, rows))
     return pivot, f.sub(x, pivot)
 
 
-def _channel_mean(x: Any, dims: tuple[int, ...]) -> Any:
-    """Means by channel; of an image that is channels_last over its rows of channels, which are summed where they lie."""
-    if type(x) is Tensor and rank(x) == 4 and x.is_contiguous(channels_last):
+def _channel_mean(x: Any, dims: tuple[int, ...], rows: bool) -> Any:
+    """Means by channel; of an image that is channels_last over its rows of channels (``rows``), which are summed where they lie."""
+    if rows:
         return per_channel(f.mean(f.reshape(f.permute(x, (0, 2, 3, 1)), (-1, x.shape[1])), 0), 4)
     return f.mean(x, dims, True)
 
@@ -200,7 +241,7 @@ def instance_norm(input: Any, running_mean: Any = None, running_var: Any = None,
         _write(running_mean, f.mean(f.reshape(mean, (input.shape[0], -1)), 0), momentum, "instance_norm: running_mean")
     if running_var is not None:
         _write(running_var, f.mean(f.mul(f.reshape(var, (input.shape[0], -1)), n / (n - 1)), 0), momentum, "instance_norm: running_var")
-    return _affine(f.mul(input, f.rsqrt(f.add(var, eps))), *(None if p is None else per_channel(p, rank(input)) for p in (weight, bias)))
+    return _affine(f.mul(input, f.rsqrt(f.add(var, eps))), *_by_channel(input, weight, bias))
 
 
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
@@ -210,7 +251,7 @@ def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> A
     >>> ag.nn.functional.normalize(ag.tensor([[3.0, 4.0]]))
     tensor([[0.6000, 0.8000]])
     """
-    return f.div(input, f.clamp(f.norm(input, p, dim, True), eps))
+    return f.div(input, f.expand(f.clamp(f.norm(input, p, dim, True), eps), tuple(input.shape)))
 
 
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
@@ -260,7 +301,7 @@ def one_hot(input: Any, num_classes: int = -1) -> Any:
     if not is_known(input):  # looked up in a list of all, which refuses what is no class
         with naming("one_hot: class value {2} is out of range for num_classes {1}"):
             input = arange(num_classes)[f.where(f.lt(input, 0), f.sub(input, num_classes), input)]
-    return f.astype(f.eq(f.unsqueeze(input, -1), np.arange(num_classes)), int64)
+    return _row_major(f.astype(f.eq(f.unsqueeze(input, -1), np.arange(num_classes)), int64))
 
 
 def embedding(input: Any, weight: Any, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False,
@@ -278,6 +319,11 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None, max_norm:
         raise AotgradArgumentError(f"embedding: 'weight' must be 2-D, not of shape {list(weight.shape)}")
     if dtype_of(input).kind not in "iu":
         raise AotgradDTypeError(f"embedding: expected input of integers, not {dtype_of(input).name}")
+    return _embedding(input, weight, padding_idx)
+
+
+@composed("EmbeddingBackward0", "input", "weight")
+def _embedding(input: Any, weight: Any, padding_idx: int | None) -> Any:
     with naming("embedding: index {0} is out of range; weight has {1} rows"):
         rows = f.reshape(f.index_select(weight, 0, f.reshape(input, -1)), (*input.shape, weight.shape[1]))
     if padding_idx is None:
@@ -303,10 +349,8 @@ def _dropped(name: str, input: Any, shape: tuple[Any, ...], p: float, training: 
         raise AotgradValueError(f"{name}: dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0:
         return input
-    if p == 1:
-        return out_or_inplace(input, f.mul(input, 0.0), inplace, f"{name}_")
-    kept = f.ge(rand(shape), p)
-    return out_or_inplace(input, f.mul(input, f.div(f.astype(kept, dtype_of(input)), 1 - p)), inplace, f"{name}_")
+    out = f.mul(input, 0.0 if p == 1 else f.div(f.astype(f.ge(rand(shape), p), dtype_of(input)), 1 - p))
+    return written(input, out, f"{name}_") if inplace else out
 
 
 def _channels(name: str, input: Any, spatial: int) -> tuple[Any, ...]:

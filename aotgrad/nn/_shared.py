@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.frontend import inplace as writing
 from aotgrad.frontend.methods import FUNCTIONS
 from aotgrad.frontend.trace import Traced, within
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradArgumentError
 from aotgrad_runtime.tensor import Tensor
 
-__all__ = ["dtype_of", "f", "is_float", "is_known", "out_or_inplace", "per_channel", "rank", "reduced", "warned"]
+__all__ = ["dtype_of", "f", "is_float", "is_known", "per_channel", "rank", "reduced", "warned"]
 
 f: Any = SimpleNamespace(**FUNCTIONS)
 
@@ -47,16 +46,6 @@ def is_float(x: Any) -> bool:
 def is_known(x: Any) -> bool:
     """Whether there are numbers behind ``x`` now."""
     return not isinstance(x, Traced)
-
-
-def out_or_inplace(input: Any, out: Any, inplace: bool, name: str) -> Any:
-    """``out``, or ``input`` with ``out`` written into it."""
-    if not inplace:
-        return out
-    if isinstance(input, Tensor):
-        return writing.update(input, out, name)
-    input[...] = out
-    return input
 
 
 def per_channel(values: Any, ndim: int) -> Any:

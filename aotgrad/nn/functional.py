@@ -7,6 +7,7 @@ from typing import Any
 from aotgrad.frontend.dispatch import TORCH as _TORCH
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
 from aotgrad_runtime.errors import AotgradAttributeError
+from aotgrad_runtime.tensor import Tensor
 
 from ._activations import (
     celu,
@@ -88,5 +89,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     >>> ag.nn.functional.linear(ag.tensor([1.0, 2.0]), ag.tensor([[3.0, 4.0]]))
     tensor([11.])
     """
+    if type(bias) is type(input) is type(weight) is Tensor and len(input.shape) == 2 and bias._dtype is input._dtype:
+        return _FUNCTIONS["addmm"](bias, input, _FUNCTIONS["t"](weight))
     out = _FUNCTIONS["matmul"](input, _FUNCTIONS["t"](weight))
     return out if bias is None else _FUNCTIONS["add"](out, bias)

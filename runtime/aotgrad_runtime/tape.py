@@ -287,6 +287,7 @@ class Node:
     __slots__ = ("__weakref__", "_extra", "_saved", "_seq", "next_functions")
     name: ClassVar[Any] = _NodeName("Node")
     outputs: int = 1
+    aside: int = 0  # how many of them, at the end, are there for its own backward pass: called by hand, it may be given the gradients of the others alone
     takes_none: ClassVar[bool] = False  # True: apply is called even if every cotangent is None
     next_functions: tuple[Edge, ...]
     _saved: Any
@@ -323,12 +324,12 @@ class Node:
 
     def __call__(self, *cts: Any) -> Any:
         """Runs the node by hand: cotangents of its outputs in, those of its inputs out, one tensor or a tuple. Frees nothing; recorded in grad mode."""
-        if len(cts) != self.outputs:
+        if not self.outputs - self.aside <= len(cts) <= self.outputs:
             raise AotgradTypeError(f"{self.name} takes {self.outputs} gradient{'s' * (self.outputs != 1)}, one per output, but got {len(cts)}")
         for i, ct in enumerate(cts):
             if ct is not None and not isinstance(ct, Value):
                 raise AotgradTypeError(f"gradient {i} of {self.name} must be a Tensor or None, but got {type(ct).__name__}")
-        grads = run_apply(self, cts)
+        grads = run_apply(self, (*cts, *[None] * (self.outputs - len(cts))))
         return grads[0] if len(grads) == 1 else grads
 
     def register_hook(self, hook: Hook) -> RemovableHandle:

@@ -83,6 +83,8 @@ def _flatten_canon(b: Any, x: Any, start_dim: int = 0, end_dim: int = -1) -> Any
     lo, hi = norm_dim(start_dim, rank, "start_dim"), norm_dim(end_dim, rank, "end_dim")
     if lo > hi:
         raise AotgradValueError("flatten: start_dim comes after end_dim")
+    if lo == hi:
+        return x
     shape = x.type.shape
     return b.flatten(x, shape=(*shape[:lo], dimlib.product(shape[lo:hi + 1]), *shape[hi + 1:]))
 

@@ -1,0 +1,100 @@
+"""Functions made of public functions, as one operation in eager code: one program, one node that is named as torch's, one event of a profile.
+
+The body is traced once for each form of a call, as the ops of the registry are emitted. Inside a trace it is what it says, its operations one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aotgrad.ir import opdef
+from aotgrad_runtime import modes
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
+
+from . import dispatch, inplace
+from .front import FrontBuilder, Operand, Public
+from .trace import Traced, TracedTensor, current, tracing
+
+__all__ = ["composed", "written"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Composed(Public):
+    """A public function with a Python body: ``body(**arguments)``, of tensors or traced values."""
+
+    one = True
+
+    def __init__(self, body: Callable[..., Any], node: str, tensors: tuple[str, ...], constants: tuple[str, ...]) -> None:
+        name = body.__name__.lstrip("_")
+        kinds, parts = inspect.Parameter, []
+        for p in inspect.signature(body).parameters.values():
+            if p.kind is kinds.KEYWORD_ONLY and "*" not in parts:
+                parts.append("*")
+            parts.append(p.name if p.default is p.empty else f"{p.name}={p.default!r}")
+        text = f"{name}({', '.join(parts)})"
+        front = opdef.Front(text, promote="none", tensors=(*tensors, *constants))
+        super().__init__(opdef.OpDef(name, body.__doc__ or "", (*tensors, *constants), None, None, opdef.Composite(body), front=front, grad_fn=node), name, text, None)
+        self.body, self.constants = body, constants
+
+    def emit(self, b: FrontBuilder, arguments: dict[str, Any]) -> Any:
+        with tracing(b.trace), modes.differentiating():  # the program serves calls in every grad mode
+            found = self.body(**{k: _traced(v, b) if isinstance(v, Operand) else v for k, v in arguments.items()})
+        return tuple([x._value for x in found]) if isinstance(found, tuple) else found._value
+
+
+def _traced(x: Operand, b: FrontBuilder) -> Any:
+    out = TracedTensor._of(b.trace, x.plain(b))
+    out._weak = x.kind.weak
+    return out
+
+
+def composed(node: str, *tensors: str, constants: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+    """Makes a function of the parameters ``tensors`` (without: ``input``), which may be None where they have a default, one operation for tensors in eager code. All
+    others are plain values. A parameter ``inplace`` is not for the body: the result is written into ``input``. ``constants``: further tensors, which have no gradients in
+    torch; where one requires a gradient, the operations of the body are recorded.
+
+    >>> import aotgrad as ag
+    >>> ag.nn.functional.silu(ag.tensor([0.0], requires_grad=True)).grad_fn.name()
+    'SiluBackward0'
+    """
+    def decorate(body: Function) -> Function:
+        public = Composed(body, node, tensors or ("input",), constants)
+        names = public.tensors
+        may_write = "inplace" in public.layout.defaults
+
+        def general(*args: Any, **kwargs: Any) -> Any:
+            arguments = public.bind(args, kwargs)
+            write = may_write and arguments.pop("inplace", False)
+            one = current() is None and all(map(_plain, map(arguments.get, names))) and not any(map(_followed, map(arguments.get, constants)))
+            out = dispatch.run(public, arguments) if one else body(**arguments)
+            return written(arguments["input"], out, f"{public.name}_") if write else out
+
+        short = dispatch.short(public, general)
+        count = len(names)
+
+        def quick(*args: Any, **kwargs: Any) -> Any:
+            return short(*args) if len(args) == count and not kwargs else general(*args, **kwargs)  # type: ignore[misc]
+
+        return functools.wraps(body)(general if short is None else quick)  # type: ignore[return-value]
+
+    return decorate
+
+
+def _plain(x: Any) -> bool:
+    return x is None or isinstance(x, Tensor) and not isinstance(x, (Traced, ArrayTensor))
+
+
+def _followed(x: Any) -> bool:
+    return x is not None and x._requires_grad
+
+
+def written(input: Any, out: Any, name: str) -> Any:
+    """``input`` with ``out`` written into it."""
+    if isinstance(input, Tensor):
+        return inplace.update(input, out, name)
+    input[...] = out
+    return input
