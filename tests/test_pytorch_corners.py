@@ -417,3 +417,98 @@ def test_integers_beside_dual_tensors_stay_plain():
             assert type(x) is ag.Tensor
     assert count.tolist() == [2] * 3
     assert not [x for x in gc.get_objects() if type(x).__name__ == "DualTensor" and not x.dtype.is_floating_point]
+
+
+# ---- numbers on their way into memory -----------------------------------------------------------------------------------------------------
+
+BFLOAT16 = {
+    "fill_": lambda x: x.fill_(1.5), "number": lambda x: x.__setitem__(0, 1.5), "numbers": lambda x: x.__setitem__(0, [1.5, 2.0, 2.5]),
+    "copy_": lambda x: x.copy_(ag.tensor([1.5, 2.0, 2.5])), "tensor": lambda x: x.__setitem__((..., 0), ag.tensor(2.5)), "view": lambda x: x[1].fill_(2.5),
+    "permuted": lambda x: x.t()[1].add_(1.5), "shape": lambda x: x.view(-1)[4:].mul_(0.5),
+    "part of a part": lambda x: x[:, 1:][0].copy_(ag.zeros(2)), "split": lambda x: x.split(1)[1].zero_(),
+}
+
+
+@pytest.mark.parametrize("how", BFLOAT16)
+def test_bfloat16_is_written_as_numbers_and_through_views(how):
+    x, y = ag.ones(2, 3, dtype=ag.bfloat16), ag.ones(2, 3)
+    for t in (x, y):
+        BFLOAT16[how](t)
+    assert x.tolist() == y.tolist() != [[1.0] * 3] * 2
+    assert ag.zeros(2, 3).copy_(x).tolist() == y.tolist()
+    assert x._version == y._version == 1
+
+
+def test_bfloat16_from_factories():
+    for make in (lambda **k: ag.arange(3, **k), lambda **k: ag.linspace(0, 1, 3, **k), lambda **k: ag.eye(2, **k), lambda **k: ag.full((2,), 1.5, **k),
+                 lambda **k: ag.full_like(ag.ones(2), 1.5, **k)):
+        assert make().tolist() == make(dtype=ag.bfloat16).tolist()
+    assert ag.compile(lambda x: ag.full((2,), 1.5, dtype=ag.bfloat16).float() + x)(ag.zeros(2)).tolist() == [1.5, 1.5]
+    x = ag.ones(2, 3, dtype=ag.bfloat16)
+    assert x.t()._base is x
+    assert x.view(3, 2)._base is x
+
+
+def _into(m, number, dtype):
+    kind = getattr(m, dtype)
+    zero = m.zeros(1, dtype=kind)
+    return [_type(f) for f in (lambda: m.tensor([number], dtype=kind).tolist(), lambda: m.full((1,), number, dtype=kind).tolist(),
+                               lambda: zero.clone().fill_(number).tolist(), lambda: m.full_like(zero, number).tolist())]
+
+
+NUMBERS = [(300, "uint8"), (-1, "uint8"), (-255, "uint8"), (-256, "uint8"), (-1.5, "uint8"), (200, "int8"), (-129, "int8"), (2 ** 31, "int32"), (300.0, "uint8"),
+           (1.7, "int64"), (float("nan"), "int64"), (5, "bool"), (1e6, "float16"), (np.int64(300), "uint8")]
+
+
+@needs_torch
+@pytest.mark.parametrize(("number", "dtype"), NUMBERS)
+def test_numbers_that_a_dtype_does_not_hold(number, dtype):
+    theirs, ours = (_into(m, number, dtype) for m in _modules())
+    assert theirs == ours
+
+
+def test_numbers_that_do_not_fit_are_refused():
+    x = ag.zeros(2, dtype=ag.uint8)
+    for f in (lambda: ag.tensor([1, 300], dtype=ag.uint8), lambda: x.fill_(300), lambda: x.__setitem__(0, -256), lambda: ag.full((2,), 2 ** 70, dtype=ag.int64)):
+        with pytest.raises(ag.AotgradRuntimeError, match=r"value cannot be converted to type u?int\d+ without overflow") as error:
+            f()
+        assert isinstance(error.value, OverflowError)
+    with pytest.raises(ag.AotgradTypeError, match="a number is needed, not NoneType"):
+        ag.zeros(2)[0] = None
+    assert x.tolist() == [0, 0]
+    assert x._version == 0
+
+
+FAILING = {
+    "copy_": lambda m, x: x.copy_(m.ones(5)), "copy_ of more dims": lambda m, x: x.copy_(m.ones(1, 2, 3)), "row": lambda m, x: x.__setitem__(0, m.ones(5)),
+    "list": lambda m, x: x.__setitem__([0, 1], m.ones(5)), "place": lambda m, x: x.__setitem__(7, 1.0), "fill_": lambda m, x: x.fill_(m.ones(3)),
+    "text": lambda m, x: x.__setitem__(0, "a"), "None": lambda m, x: x.__setitem__(0, None), "mul_": lambda m, x: x.mul_(m.ones(5)),
+}
+
+
+@needs_torch
+@pytest.mark.parametrize("how", FAILING)
+def test_a_write_that_fails_is_not_counted(how):
+    seen = []
+    for m in _modules():
+        x = m.ones(2, 3)
+        view = x.view(-1)
+        seen.append((_type(lambda m=m, x=x: FAILING[how](m, x)), x.tolist(), view._version))
+    assert seen[0][1:] == seen[1][1:] == ([[1.0] * 3] * 2, 0)
+    assert all(kind in seen[1][0] for kind in seen[0][0])
+
+
+def test_what_was_expanded_to_its_own_shape_is_its_own():
+    x = ag.ones(2, 3)
+    for view in (x.expand(2, 3).detach(), x.expand_as(x).data, x.broadcast_to((2, 3)).detach(), ag.from_dlpack(x.expand(2, 3))):
+        view.add_(1)
+    assert x.tolist() == [[5.0] * 3] * 2
+    assert ag.full((2,), ag.tensor(3.0)).add_(1).tolist() == [4.0, 4.0]
+    assert [t.storage_offset() for t in (ag.ones(4)[1:].expand(1, 3), ag.ones(4)[1:].expand(2, 3), ag.ones(4)[2:].view(1, 2, 1)[0])] == [1, 1, 2]
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["exp", "sin", "tanh", "sigmoid", "log", "sqrt", "abs", "neg", "erf", "log1p"])
+def test_strides_where_dims_are_exchanged_and_have_gaps(name):
+    theirs, ours = (getattr(m.ones(3, 4)[::2].transpose(0, 1), name)().stride() for m in _modules())
+    assert theirs == ours == (1, 4)

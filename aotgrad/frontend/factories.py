@@ -14,7 +14,7 @@ from aotgrad.ir.dims import Dim
 from aotgrad_runtime import dtypes
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as runtime
-from aotgrad_runtime.arrays import defaults, encode_bfloat16
+from aotgrad_runtime.arrays import converted, decode, defaults, held
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
@@ -99,7 +99,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
     shape = shape_of((size,) if isinstance(size, (tuple, list)) else ((size,),), "full")
     if isinstance(fill_value, Tensor):
         kind = fill_value._dtype if dtype is None else as_dtype(dtype)
-        return run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill_value, "dtype": kind}), "sizes": (shape,)})
+        return run(TORCH["clone"], {"input": run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill_value, "dtype": kind}), "sizes": (shape,)})})
     if dtype is None:
         python = type(fill_value) if type(fill_value) in (float, int, bool) else fill_value.dtype if isinstance(fill_value, np.generic) else type(fill_value)
         kind = defaults.dtype if python is float else as_dtype(python)
@@ -111,12 +111,12 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
 def _full(name: str, shape: tuple[Any, ...], value: Any, dtype: DType, requires_grad: bool, memory_format: Any) -> Any:
     if current() is not None:
         layout = None if memory_format is None else layout_of(shape, mf.check(memory_format))
-        return _emit(name, dtype, requires_grad, lambda b: _laid(b, b.full(shape=shape, value=dtype.np.type(value).item(), dtype=dtype), layout))
+        return _emit(name, dtype, requires_grad, lambda b: _laid(b, b.full(shape=shape, value=decode(held(value, dtype)).item(), dtype=dtype), layout))
     return finish(_filled(fixed(shape, name), value, dtype), requires_grad, memory_format)
 
 
 def _filled(shape: Sequence[Any], value: Any, dtype: DType) -> Any:
-    return np.full(shape, encode_bfloat16(np.asarray(value, np.float32)) if dtype is dtypes.bfloat16 else value, dtype.np)
+    return np.full(shape, held(value, dtype), dtype.np)
 
 
 def kind_of(dtype: Any) -> DType:
@@ -214,7 +214,7 @@ def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, req
     if current() is None:
         fixed([d for d in (count, start, step) if isinstance(d, Dim)], "arange")
         data = start + np.arange(count, dtype=np.int64 if whole else np.float64) * step
-        return finish(np.asarray(data, kind.np), requires_grad)
+        return finish(data if data.dtype == kind.np else converted(data, kind), requires_grad)
     return _emit("arange", kind, requires_grad, lambda b: _progression(b, count, start, step, dtypes.int64 if whole else dtypes.float64, kind))
 
 
@@ -265,7 +265,7 @@ def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, requires_gr
     i = np.arange(steps)
     step = (end - start) / max(steps - 1, 1)
     data = np.where(i < steps / 2, start + step * i, end - step * (steps - 1 - i))
-    return finish(np.asarray(data, kind.np), requires_grad)
+    return finish(data if data.dtype == kind.np else converted(data, kind), requires_grad)
 
 
 def _even(b: Any, start: float, end: float, steps: Any, kind: DType) -> Any:
@@ -284,7 +284,7 @@ def eye(n: Any, m: Any = None, *, dtype: Any = None, requires_grad: bool = False
         return _emit("eye", kind, requires_grad,
             lambda b: b.to_dtype(b.eq(b.iota(shape=shape, dim=0, dtype=dtypes.int64), b.iota(shape=shape, dim=1, dtype=dtypes.int64)), kind))
     fixed(shape, "eye")
-    return finish(np.eye(*shape, dtype=kind.np), requires_grad)
+    return finish(converted(np.eye(*shape, dtype=bool), kind), requires_grad)
 
 
 def placed_like(out: Any, x: Any, memory_format: Any) -> Any:

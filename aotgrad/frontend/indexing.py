@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir.dims import Dim
+from aotgrad_runtime.arrays import DTYPES, array_of, converted, held, overflow
+from aotgrad_runtime.dtypes import bfloat16
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradTypeError
-from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.tape import cell_of
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from aotgrad_runtime.watched import written
 
 from . import dispatch, inplace
@@ -249,8 +252,25 @@ def setitem(x: Any, index: Any, value: Any) -> None:
         return
     parse(x, index)
     inplace.check_writable(x, "x[i] = v", False)
-    _write(inplace.memory(x), index, value)
+    given = _given(x, value)
+    data = inplace.memory(x)
+    try:
+        _write(data, index, given)
+    except AotgradError:
+        cell_of(x).version -= 1  # nothing was written
+        raise
     written(x)
+
+
+def _given(x: Any, value: Any) -> Any:
+    """What is written into the memory of ``x``."""
+    if isinstance(value, Tensor):
+        return converted(value._data, x._dtype) if value._dtype is not x._dtype and bfloat16 in (value._dtype, x._dtype) else value._data
+    if isinstance(x, ArrayTensor):  # NumPy's rules
+        return value
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return array_of(value, x._dtype)
+    return held(value, x._dtype)
 
 
 def _has_arrays(index: Any) -> bool:
@@ -267,7 +287,9 @@ def _write(data: Any, index: Any, value: Any) -> None:
     where = tuple(_plain(e) for e in index) if isinstance(index, tuple) else _plain(index)
     try:
         with np.errstate(invalid="ignore", over="ignore"):
-            data[where] = value._data if isinstance(value, Tensor) else value
+            data[where] = value
+    except OverflowError:
+        raise overflow(DTYPES[data.dtype]) from None
     except IndexError as error:
         raise AotgradIndexError(f"{user_loc()}: {error}") from None
     except ValueError as error:

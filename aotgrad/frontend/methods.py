@@ -195,6 +195,9 @@ def _zero(self: Any) -> Any:
 
 def _copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
     """Takes the values of ``src``, broadcast and converted. In place."""
+    shape = getattr(src, "shape", ())
+    if len(shape) > self.ndim:
+        raise AotgradArgumentError(f"{user_loc()}: copy_: output with shape {list(self.shape)} doesn't match the broadcast shape {list(shape)}")
     indexing.setitem(self, Ellipsis, src)
     return self
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.arrays import encode_bfloat16
-from aotgrad_runtime.dtypes import as_dtype, bfloat16, bool_
+from aotgrad_runtime.arrays import decode, held
+from aotgrad_runtime.dtypes import as_dtype, bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
@@ -142,14 +142,14 @@ def filled_like(a: Any, fill: Any, dtype: Any = None, shape: Any = None) -> Any:
     if isinstance(fill, Tensor):
         return run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill, "dtype": kind}), "sizes": (size,)})
     try:
-        kind.np.type(fill) if np.ndim(fill) == 0 else None
-    except (TypeError, ValueError):
+        number = held(fill, kind) if np.ndim(fill) == 0 else fill
+    except AotgradTypeError:
         raise AotgradTypeError(f"{user_loc()}: full_like: {fill!r} is no number of dtype {kind.name}") from None
     if isinstance(a, Traced):
-        value = a._trace.builder.full(shape=size, value=kind.np.type(fill).item(), dtype=kind)
+        value = a._trace.builder.full(shape=size, value=decode(held(fill, kind)).item(), dtype=kind)
         return (TracedArray if isinstance(a, TracedArray) else type(a))._of(a._trace, value)
     cls: Any = a._value_type if isinstance(a, Tensor) else ArrayTensor
-    return cls._wrap(np.full(size, encode_bfloat16(np.asarray(fill, np.float32)) if kind is bfloat16 else fill, kind.np))
+    return cls._wrap(np.full(size, number, kind.np))
 
 
 def _size(a: Any, axis: Any = None) -> Any:

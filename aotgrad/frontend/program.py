@@ -259,6 +259,7 @@ def _origin(v: Value) -> Value:
 
 
 _VIEWS = frozenset(("broadcast", "reshape", "permute"))
+_SHOWS = _VIEWS | {"slice"}  # results show the memory of the operand, whatever its bits mean
 
 
 def _expanded(shape: Sequence[int], dims: Sequence[int], x: Any) -> Any:
@@ -317,7 +318,7 @@ def _implementation(op: Op) -> Callable[..., Any]:
     if op.regions:
         one = len(op.results) == 1
         return lambda *xs: interp.run_op(op, xs, {})[0] if one else interp.run_op(op, xs, {})
-    if any(v.type.dtype is bfloat16 for v in (*op.operands, *op.results)):
+    if op.name not in _SHOWS and any(v.type.dtype is bfloat16 for v in (*op.operands, *op.results)):
         return _laid_out(op, _in_float32(op))
     if not definition.exact:
         kernel = native.kernel(op)
@@ -366,8 +367,9 @@ def _laid_out(op: Op, fn: Callable[..., Any]) -> Callable[..., Any]:
         return _choose
     if rank > 2 and isinstance(opdef.get(op.name).lower, opdef.Scalar):
         return lambda *xs: _like_operands(fn(*xs), xs)
-    if rank == 2 and len(op.operands) > 1 and isinstance(opdef.get(op.name).lower, opdef.Scalar):
-        return lambda *xs: out if (out := fn(*xs)).strides == xs[0].strides else _like_operands(out, xs)  # NumPy differs where the orders of operands do
+    # NumPy differs where the orders of operands do, kernels where there are gaps
+    if rank == 2 and (len(op.operands) > 1 or not opdef.get(op.name).exact) and isinstance(opdef.get(op.name).lower, opdef.Scalar):
+        return lambda *xs: out if (out := fn(*xs)).strides == xs[0].strides else _like_operands(out, xs)
     if op.name == "concatenate" and rank in (2, 3):
         return lambda *xs: np.ascontiguousarray(fn(*xs))
     if rank == 4 and op.name in _KEEP_CHANNELS_LAST:

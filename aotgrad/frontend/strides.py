@@ -390,6 +390,8 @@ def _with_strides(out: Any, strides: Sequence[int]) -> Any:
 
 def expanded(shape: tuple[Any, ...], x: Any) -> list[Any]:
     """``x`` broadcast to ``shape``; dims of size 1 that stay keep their strides, which NumPy would drop, and new ones step over what follows them."""
+    if x.shape == tuple(shape):
+        return [x[...]]
     out = np.broadcast_to(x, shape)
     if x.ndim and 1 in shape:
         lead = len(shape) - x.ndim

@@ -9,10 +9,13 @@ import numpy as np
 
 from . import dtypes
 from .dtypes import DType
-from .errors import AotgradTypeError, AotgradValueError
+from .errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from .tape import Value
 
-__all__ = ["DTYPES", "array_of", "check_kind", "converted", "decode", "defaults", "encode_bfloat16", "get_default_dtype", "native", "refusal", "set_default_dtype"]
+__all__ = [
+    "DTYPES", "array_of", "check_kind", "converted", "decode", "defaults", "encode_bfloat16", "get_default_dtype", "held", "native", "overflow", "refusal",
+    "set_default_dtype",
+]
 
 Array = np.ndarray[Any, Any]
 DTYPES: Final[dict[Any, DType]] = {d.np: d for d in dtypes.ALL}  # uint16 is bfloat16's storage and nothing else
@@ -68,6 +71,33 @@ def converted(data: Array, dtype: DType) -> Array:
         raise AotgradTypeError(f"complex values cannot become {dtype.name}; take the real part first")
     with np.errstate(invalid="ignore", over="ignore"):
         return values.astype(dtype.np)
+
+
+class _OverflowError(AotgradRuntimeError, OverflowError):
+    """A number that an integer dtype does not hold."""
+
+
+def overflow(dtype: DType) -> Exception:
+    """The error for a number that does not fit."""
+    return _OverflowError(f"value cannot be converted to type {dtype.name} without overflow")
+
+
+def held(values: Any, dtype: DType) -> Array:
+    """Numbers as a fresh array of ``dtype``. Raises where an integer dtype does not hold one of them; negative integers wrap into unsigned dtypes, as in PyTorch.
+
+    >>> held([-1, 255], dtypes.uint8)
+    array([255, 255], dtype=uint8)
+    """
+    data = np.asarray(values)
+    if data.dtype.kind not in "biufc":
+        raise overflow(dtype) if isinstance(values, int) else AotgradTypeError(f"a number is needed, not {type(values).__name__} ({values!r:.40})")
+    if data.dtype == np.uint16:  # numbers here, not bfloat16
+        data = data.astype(np.int64)
+    if dtype.kind in "iu" and data.size:
+        info = np.iinfo(dtype.np)
+        if not ((data >= (info.min or -info.max * (data.dtype.kind in "iub"))) & (data <= info.max)).all():
+            raise overflow(dtype)
+    return converted(data, dtype)
 
 
 def check_kind(data: Any) -> None:
@@ -153,7 +183,9 @@ def array_of(data: Any, dtype: DType | None) -> Array:
     if dtype is None and weak:
         dtype = defaults.dtype if raw.dtype.kind == "f" or not raw.size else defaults.complex if raw.dtype.kind == "c" else None
     raw = native(raw)
-    return raw if dtype is None or raw.dtype == dtype.np else converted(raw, dtype)
+    if dtype is None or raw.dtype == dtype.np:
+        return raw
+    return converted(raw, dtype) if isinstance(data, np.ndarray) else held(raw, dtype)
 
 
 def _stacked(data: Any) -> Any:

@@ -193,10 +193,7 @@ class Tensor(Value, TensorMethods):
     def storage_offset(self) -> int:
         """Elements between the start of the memory block and the first element."""
         data = self._data
-        owner = data
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        return (_address(data) - _address(owner)) // data.itemsize
+        return (_address(data) - _address(_owner(data))) // data.itemsize
 
     def is_contiguous(self, memory_format: mf.MemoryFormat = mf.contiguous_format) -> bool:
         """Whether the elements are dense in ``memory_format``."""
@@ -545,11 +542,16 @@ def _address(data: Array) -> int:
     return int(data.__array_interface__["data"][0])
 
 
+def _owner(data: Array) -> Array:
+    """The array whose memory ``data`` shows."""
+    while isinstance(base := data.base, np.ndarray) or isinstance(base := getattr(base, "base", None), np.ndarray):
+        data = base
+    return data
+
+
 def _copied(data: Array, memo: dict[int, Any]) -> Array:
     """``data`` in a copy of the memory it is part of, which is copied once for all that share it."""
-    owner: Array = data
-    while isinstance(base := owner.base, np.ndarray) or isinstance(base := getattr(base, "base", None), np.ndarray):
-        owner = base
+    owner = _owner(data)
     if not owner.size or not (owner.flags.c_contiguous or owner.flags.f_contiguous):
         return _clone(data)
     new: Array | None = memo.get(id(owner))
