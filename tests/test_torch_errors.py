@@ -236,3 +236,20 @@ def test_the_text_is_torchs(line):
     theirs = str(_error(torch, line)).splitlines()[0].rstrip(". ").replace("torch.Size(", "").replace("])", "]").removeprefix("torch.cat(): ").replace("  ", " ")
     for ours in (_error(ag, line), _error(ag, f"m.compile(lambda: {line})()")) if "item" not in line and ").view(6)" not in line else (_error(ag, line),):
         assert theirs in str(ours).replace("  ", " "), (theirs, str(ours))
+
+
+def test_who_asks_for_the_gradient_of_an_intermediate_is_warned():
+    texts = []
+    for m in (torch, ag):
+        x = m.ones(2, requires_grad=True)
+        y, kept, given = x * 2, x * 3, x * 4
+        with pytest.warns(UserWarning, match="not a leaf Tensor is being accessed") as seen:
+            assert y.grad is None
+        assert [w.filename for w in seen] == [__file__]
+        texts.append(str(seen[0].message).partition(" See ")[0])
+        kept.retain_grad()
+        given.grad = m.ones(2)
+        assert (x.grad, kept.grad, given.grad.tolist(), y.detach().grad) == (None, None, [1.0, 1.0], None)  # without one: warnings are errors here
+        (y + kept).sum().backward()
+        assert kept.grad.tolist() == [1.0, 1.0]
+    assert texts[0] == texts[1]

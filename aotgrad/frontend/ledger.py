@@ -19,6 +19,7 @@ from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from .eager import Dual, mark_view
+from .notices import notice
 from .sources import Argument, GradOf, Item
 from .trace import Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, user_loc
 
@@ -237,7 +238,12 @@ def get_grad(self: Any) -> Any:
     """The gradient accumulated so far, or None. Assign a tensor of the same shape and dtype, or None."""
     if not modes.flags.noting or (ledger := ledger_of()) is None:
         extra = self._extra
-        return None if extra is None else extra.grad
+        found = None if extra is None else extra.grad
+        if found is None and self._node is not None and (extra is None or not extra.retains):
+            notice("The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be populated during autograd.backward(). If "
+                   "you indeed want the .grad field to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf Tensor. If you access the non-leaf Tensor "
+                   "by mistake, make sure you access the leaf Tensor instead.")
+        return found
     x = twin(self)
     return ledger.gradient(x).now if isinstance(x, Traced) else _plain_grad(self)
 

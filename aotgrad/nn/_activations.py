@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from aotgrad.frontend.composed import composed, written
+from aotgrad.frontend.notices import notice
 from aotgrad_runtime.errors import AotgradArgumentError
 
-from ._shared import f, rank, warned
+from ._shared import f, rank
 
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
@@ -219,7 +220,7 @@ def _dim(name: str, input: Any, dim: int | None) -> int:
     if dim is not None:
         return dim
     chosen = 0 if rank(input) in (0, 1, 3) else 1
-    warned(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument. It is dim={chosen} here.")
+    notice(f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument. It is dim={chosen} here.")
     return chosen
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from aotgrad.frontend import factories
 from aotgrad.frontend.composed import composed
 from aotgrad.frontend.naming import naming
+from aotgrad.frontend.notices import notice
 from aotgrad.frontend.trace import user_loc
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError
 from aotgrad_runtime.tensor import Tensor
 
-from ._shared import dtype_of, f, is_float, is_known, per_channel, rank, reduced, warned
+from ._shared import dtype_of, f, is_float, is_known, per_channel, rank, reduced
 
 LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "kl_div", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss")
 __all__ = list(LOSSES)
@@ -94,7 +95,7 @@ def _alike(input: Any, target: Any) -> None:
     """A warning where input and target would be broadcast, which is rarely meant. Open sizes are not asked for."""
     a, b = (tuple(x.shape) if hasattr(x, "shape") else np.shape(x) for x in (input, target))
     if len(a) != len(b) or any(type(m) is int and type(n) is int and m != n for m, n in zip(a, b)):
-        warned(f"Using a target size ({list(b)}) that is different to the input size ({list(a)}). This will likely lead to incorrect results due to broadcasting. "
+        notice(f"Using a target size ({list(b)}) that is different to the input size ({list(a)}). This will likely lead to incorrect results due to broadcasting. "
                "Please ensure they have the same size.")
 
 

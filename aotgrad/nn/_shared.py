@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from aotgrad.frontend.methods import FUNCTIONS
-from aotgrad.frontend.trace import Traced, within
+from aotgrad.frontend.trace import Traced
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradArgumentError
 from aotgrad_runtime.tensor import Tensor
 
-__all__ = ["dtype_of", "f", "is_float", "is_known", "per_channel", "rank", "reduced", "warned"]
+__all__ = ["dtype_of", "f", "is_float", "is_known", "per_channel", "rank", "reduced"]
 
 f: Any = SimpleNamespace(**FUNCTIONS)
-
-
-def warned(text: str) -> None:
-    """A ``UserWarning`` at the user's line, which Python shows once for each."""
-    level, frame = 2, sys._getframe(1)
-    while frame is not None and within(frame.f_code.co_filename):
-        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
-    warnings.warn(text, UserWarning, stacklevel=level)
 
 
 def rank(x: Any) -> int:
