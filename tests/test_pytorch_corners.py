@@ -512,3 +512,22 @@ def test_what_was_expanded_to_its_own_shape_is_its_own():
 def test_strides_where_dims_are_exchanged_and_have_gaps(name):
     theirs, ours = (getattr(m.ones(3, 4)[::2].transpose(0, 1), name)().stride() for m in _modules())
     assert theirs == ours == (1, 4)
+
+
+@needs_torch
+@pytest.mark.parametrize(("of", "bound"), [
+    ("int8", "int64"), ("int64", "float64"), ("int64", "float16"), ("float32", "float64"), ("uint8", "int64"), ("bfloat16", "float32")])
+def test_tensors_as_bounds_take_part_in_the_dtype(of, bound):
+    seen = []
+    for m in _modules():
+        x, b = m.tensor([1, 2, 3]).to(getattr(m, of)), m.tensor([100, 1, 2]).to(getattr(m, bound))
+        found = (x.clamp(max=b), x.clamp(b, b), x.clamp(min=b[0]))
+        seen.append([(t.tolist(), str(t.dtype).rpartition(".")[2]) for t in found])
+    assert seen[0] == seen[1]
+
+
+def test_bounds_are_not_cut_to_the_dtype_of_what_is_limited():
+    x, bound = np.array([1, 2, 3], np.int8), np.array([1000, 1, 2])
+    for how in (lambda f: f, ag.compile):
+        assert how(lambda x, b: ag.clamp(x, max=b))(ag.tensor(x), ag.tensor(bound)).tolist() == [1, 1, 2]
+        assert how(lambda x, b: np.clip(x, None, b))(x, bound).tolist() == [1, 1, 2]

@@ -592,10 +592,15 @@ def _clip_canon(b: Any, x: Any, min: Any = None, max: Any = None) -> Any:
     return b.clamp(*_joined(b, [x, _limit(b, x, min, -np.inf), _limit(b, x, max, np.inf)]))
 
 
+def _clip_mode(arguments: Any) -> str:
+    """Arrays as bounds take part in the dtype; numbers are seen to by ``_clip_canon``."""
+    return "arith" if any(not isinstance(arguments.get(k), (int, float, type(None))) for k in ("min", "max")) else "none"
+
+
 _move("clip", "x limited to [min, max]; either may be absent.", lambda b, x, min, max: b.clamp(x, b.full_like(x, min), b.full_like(x, max)),
       {"min": REQUIRED, "max": REQUIRED},
       _one(((3, 4), {"min": -0.5, "max": 0.5})),
-      Front("clamp(input, min=None, max=None)", _clip_canon, "none", ("clip",), "clip(input, min=None, max=None)",
+      Front("clamp(input, min=None, max=None)", _clip_canon, _clip_mode, ("clip",), "clip(input, min=None, max=None)",
             inplace=True, aliases=("clip",), tensors=("input", "min", "max")))
 
 
