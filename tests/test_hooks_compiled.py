@@ -381,3 +381,60 @@ def test_a_nan_born_in_forward_names_its_line(give: Any) -> None:
 def test_retain_grad_inside_says_what_to_do() -> None:
     with pytest.raises(ag.AotgradError, match=r"test_hooks_compiled.py:\d+: retain_grad: .*register_hook"):
         ag.compile(lambda x: (x * x).retain_grad())(f64(ag, 2.0, True))
+
+
+def test_hooks_after_accumulation_follow_the_call() -> None:
+    """At every call, when ``.grad`` is there; they may be removed, come later, and take the step and the gradient away."""
+    def lines(m: Any) -> Any:
+        p, q, x, log = f64(m, [1.0, 2.0], True), f64(m, [3.0, 4.0], True), f64(m, [0.5, -1.0]), []
+
+        def step(x: Any) -> Any:
+            loss = (p * x).sum() + (q * q).sum()
+            loss.backward()
+            return loss.detach()
+
+        def descend(t: Any) -> None:
+            log.append((t.grad.tolist(), t.is_leaf, m.is_grad_enabled()))
+            t.data.sub_(t.grad)
+            t.grad = None
+
+        run = ag.compile(step) if m is ag else step
+        values = [run(x).item()]
+        handle = p.register_post_accumulate_grad_hook(descend)
+        values += [run(x).item() for _ in range(3)]
+        other = p.register_hook(lambda g: g * 2)
+        values.append(run(x).item())
+        handle.remove()
+        values.append(run(x).item())
+        other.remove()
+        return *values, run(x).item(), log, p, p.grad, q.grad
+
+    assert len(same(lines)[7]) == 4
+
+
+def test_what_such_a_hook_may_change_is_not_used_behind_it() -> None:
+    p = ag.tensor([1.0, 2.0], dtype=ag.float64, requires_grad=True)
+    p.register_post_accumulate_grad_hook(lambda t: None)
+
+    def use(after: Callable[[], Any]) -> Any:
+        def f(x: Any) -> Any:
+            loss = (p * x).sum()
+            loss.backward()
+            return after() if after is not again else (p * x).sum().backward()
+
+        return ag.compile(f)(ag.ones(2, dtype=ag.float64))
+
+    def again() -> None: ...
+
+    def write() -> None:
+        with ag.no_grad():
+            p.add_(1)
+
+    def drop() -> None:
+        p.grad = None
+
+    loop = lambda: ag.scan(lambda c, _: (c + p, c), ag.zeros(2, dtype=ag.float64), None, 3)[0]
+    for after in (lambda: p * 2, lambda: p.grad, lambda: p.grad * 2, lambda: p.detach(), write, drop, again, loop):
+        with pytest.raises(ag.AotgradNotImplementedError, match="register_post_accumulate_grad_hook"):
+            use(after)
+        assert p.grad is None and p.tolist() == [1.0, 2.0]

@@ -17,7 +17,7 @@ from aotgrad_runtime.tensor import Tensor
 from . import inplace, ledger
 from .front import FrontBuilder
 from .hooks import HookFunction
-from .ledger import Ledger, real
+from .ledger import AFTER, Ledger, real
 from .subtrace import as_value, builder_of
 from .trace import Trace, Traced, TracedTensor, current, user_loc
 
@@ -218,6 +218,7 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
     for owner, g in zip(owners, grads):
         if g is not None:
             _accumulate(found, owner, _hooked(found, owner, g), create_graph)
+            _followed(found, owner, create_graph)
 
 
 def grad(outputs: Sequence[Any], inputs: Sequence[Any], grad_outputs: Sequence[Any] | None, retain_graph: bool | None, create_graph: bool, allow_unused: bool | None,
@@ -292,9 +293,6 @@ def _hooked(found: Ledger, owner: Any, g: Any) -> Any:
     if x is None:
         return g
     extra = x._extra
-    if extra is not None and extra.post_hooks:
-        raise AotgradNotImplementedError(f"{user_loc()}: backward() in a compiled function reaches a tensor with a hook of register_post_accumulate_grad_hook; call "
-                                         "backward() outside of the compiled function, or the hook's code after it")
     found.hooked[id(owner)] = owner
     if extra is None or not extra.hooks:
         return g
@@ -302,6 +300,16 @@ def _hooked(found: Ledger, owner: Any, g: Any) -> Any:
     call.hooks = extra.hooks
     out = builder_of(found.trace).emit("host_call", [g._value], {"call": call, "types": (g._value.type,)})
     return TracedTensor._of(found.trace, out[0])
+
+
+def _followed(found: Ledger, owner: Any, create: bool) -> None:
+    """Hooks that wait for the new ``.grad`` run when it is there, at the end of a call; until then nothing may need what they can change."""
+    x = found.reals.get(id(owner))
+    if x is None or x._extra is None or not x._extra.post_hooks:
+        return
+    if id(owner) in found.after or not found.outside(owner):
+        raise AotgradNotImplementedError(f"{user_loc()}: {AFTER}")
+    found.after[id(owner)] = owner, owner._value, found.gradient(owner).now, len(found.trace.block.ops), create
 
 
 def _accumulate(found: Ledger, owner: Any, g: Any, create: bool) -> None:

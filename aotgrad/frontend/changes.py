@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import Func, Value
+from aotgrad.ir.core import walk
 from aotgrad_runtime import modes
-from aotgrad_runtime.errors import AotgradRuntimeError, AotgradValueError
+from aotgrad_runtime.engine import accumulated
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradValueError
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tape import FREED, NO_EDGE, Node
 from aotgrad_runtime.tensor import Tensor, wrap
@@ -18,7 +20,7 @@ from aotgrad_runtime.watched import written
 
 from . import inplace, sources
 from .eager import Dual
-from .ledger import Ledger
+from .ledger import AFTER, Ledger
 from .sources import GradOf, Item, memory_of
 from .trace import Trace, Traced, TracedArray
 
@@ -54,7 +56,8 @@ class Changes:
     freed: list[int] = field(default_factory=list)  # results without a graph, as it was used up
     absent: list[Any] = field(default_factory=list)  # places that held None
     held: list[tuple[Any, Any, Any]] = field(default_factory=list)
-    hooked: list[tuple[Any, bool]] = field(default_factory=list)  # tensors that backward reaches, and whether they have hooks
+    hooked: list[tuple[Any, int]] = field(default_factory=list)  # tensors that backward reaches, and which kinds of hooks they have
+    after: list[tuple[Any, bool]] = field(default_factory=list)  # tensors whose hooks follow the call, and whether these record
     last: tuple[list[Any], list[tuple[int, int]]] | None = None
 
     @property
@@ -69,7 +72,7 @@ class Changes:
             if now is not value and (type(now) is not type(value) or now != value):
                 return False
         return (all(sources.read(None, place, leaves) is None for place in self.absent)
-                and all(_has_hooks(sources.read(None, place, leaves)) is on for place, on in self.hooked))
+                and all(_hooks(sources.read(None, place, leaves)) == kinds for place, kinds in self.hooked))
 
     def overlap(self, args: Sequence[Any]) -> bool:
         """Whether memory that is written is also that of another argument: then the order of reads and writes in the program is not that in the memory."""
@@ -119,6 +122,9 @@ class Changes:
         if modes.state.grad:
             for i in self.freed:
                 use_up(results[i])
+        for place, records in self.after:
+            with modes.set_grad_enabled(records):
+                accumulated(sources.read(None, place, leaves))
 
     def may_write(self, args: Sequence[Any], name: str) -> None:
         """Raises where memory that is written is read-only, before anything has changed."""
@@ -140,8 +146,8 @@ class Changes:
         return out + [f"  set at every call: {sources.shown(c.place)}" for c in self.sets]
 
 
-def _has_hooks(x: Any) -> bool:
-    return x._extra is not None and bool(x._extra.hooks or x._extra.post_hooks)
+def _hooks(x: Any) -> int:
+    return 0 if x._extra is None else bool(x._extra.hooks) + 2 * bool(x._extra.post_hooks)
 
 
 def span(a: Any) -> tuple[int, int]:
@@ -193,6 +199,7 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
     found: Ledger = trace.ledger
     outputs = trace.block.outputs
     changes = Changes(len(outputs))
+    changes.after = [(found.place(owner), create) for owner, *_, create in _last(trace, found)]
     used_up = _used_up(trace, found, outputs)
     changes.leaves = [i for i, v in enumerate(outputs) if v in trace.requires and v in found.owners and id(found.owners[v]) not in found.reals]
     for i, v in enumerate(outputs):
@@ -228,8 +235,18 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
         changes.sets.append(change)
     changes.held = found.held
     changes.flags = [(found.place(x), on) for x, on in found.flags.values() if found.outside(x) and found.reals[id(x)]._requires_grad is not on]
-    changes.hooked = [(found.place(x), _has_hooks(found.reals[id(x)])) for x in found.hooked.values() if found.outside(x)]
+    changes.hooked = [(found.place(x), _hooks(found.reals[id(x)])) for x in found.hooked.values() if found.outside(x)]
     return changes
+
+
+def _last(trace: Trace, found: Ledger) -> list[tuple[Any, Any, Any, int, bool]]:
+    """The leaves whose hooks follow the call. Raises where the program needs what such a hook can change."""
+    for owner, value, grad, count, _ in found.after.values():
+        seen = {value, grad._value}
+        later = [o for op in trace.block.ops[count:] for inner in (op, *(i for r in op.regions for i in walk(r))) for o in inner.operands]
+        if owner._value is not value or found.grads[id(owner)].now is not grad or not seen.isdisjoint(later) or not seen.isdisjoint(trace.block.outputs):
+            raise AotgradNotImplementedError(f"{trace.name}: {AFTER}")
+    return list(found.after.values())
 
 
 def _traced(found: Ledger, key: int, given: Sequence[Any]) -> Any:
@@ -281,7 +298,8 @@ def resolved(changes: Changes, of: Callable[[Any], Any]) -> None:
 
     changes.absent = [place(x) for x in changes.absent]
     changes.flags = [(place(x), on) for x, on in changes.flags]
-    changes.hooked = [(place(x), on) for x, on in changes.hooked]
+    changes.hooked = [(place(x), kinds) for x, kinds in changes.hooked]
+    changes.after = [(place(x), create) for x, create in changes.after]
     for c in changes.sets:
         c.place = place(c.place)
         if c.out == -2:

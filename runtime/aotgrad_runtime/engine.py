@@ -199,12 +199,20 @@ def _finish_leaf(run: _Run, node: AccumulateGrad) -> None:
     seen = tuple(box) if hooks is not None else ()
     changed = box[0] is not None
     tape.accumulate(leaf, box)
-    if changed and extra is not None and extra.post_hooks:
-        for hook in [*extra.post_hooks.values()]:
-            if not isinstance(found := hook(leaf), (Value, NoneType)):
-                raise AotgradTypeError(f"post accumulate grad hooks should return None, but got '{type(found).__name__}'; what they change is the tensor's .grad")
+    if changed:
+        accumulated(leaf)
     if hooks is not None:
         tape.run_post_hooks(hooks, (), seen)
+
+
+def accumulated(leaf: Value) -> None:
+    """Runs the hooks that wait for a leaf's new ``.grad``."""
+    extra = leaf._extra
+    if extra is None or not extra.post_hooks:
+        return
+    for hook in [*extra.post_hooks.values()]:
+        if not isinstance(found := hook(leaf), (Value, NoneType)):
+            raise AotgradTypeError(f"post accumulate grad hooks should return None, but got '{type(found).__name__}'; what they change is the tensor's .grad")
 
 
 def _execute(
