@@ -87,7 +87,7 @@ OTHER = {  # with the reasons, which docs/coming-from-pytorch.md has in full
                     "gradients of row-major cotangents"),
     **dict.fromkeys(("m.logsumexp(x, 0)", "x.norm(p=1, dim=0)", "F.binary_cross_entropy_with_logits(x, y.detach(), c(x.shape[-1]), pos_weight=c(x.shape[-1]))"),
                     "gradients, gradients of row-major cotangents"),
-    "x.split(2, 0)[0]": "gradients", "m.xlogy(x, y.abs())": "gradients", "x.float()": "gradients, strides",
+    "x.split(2, 0)[0]": "gradients", "m.xlogy(x, y.abs())": "gradients", "F.glu(x, 0)": "gradients", "x.float()": "gradients, strides",
     # 0 for a spread that is none, and constants that are not rounded to float32
     **dict.fromkeys(("x.var()", "x.std()", "x.var(0)", "x.std(-1)", "F.hardsigmoid(x)"), "numbers of gradients"),
 }

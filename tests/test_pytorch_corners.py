@@ -268,6 +268,7 @@ def _marks(m):
 
 
 @needs_torch
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # of the first import of its forward_ad
 @pytest.mark.parametrize("script", [_marks, _order_of_hooks, _gradient_of_a_tangent, _modes, _retained, _part_of_base, _bad_hooks, _copies])
 def test_as_in_torch(script):
     theirs, ours = [script(m) for m in _modules()]
