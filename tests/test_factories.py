@@ -29,6 +29,26 @@ def test_values_and_dtypes() -> None:
     assert y.new_zeros(2).dtype is ag.float64 and y.new_full((1,), 2).tolist() == [2.0] and y.new_tensor([1]).dtype is ag.float64
 
 
+def test_filled_with_a_tensor() -> None:
+    """The other arguments count as they do with a number, in compiled code too; errors name the method that was called."""
+    x, fill = ag.ones(1), ag.tensor(3.0)
+    made = x.new_full((2,), fill, requires_grad=True)
+    assert made.requires_grad and made.is_leaf and made.tolist() == [3.0, 3.0] and not fill.requires_grad
+    assert ag.full((1, 2, 3, 4), fill, memory_format=ag.channels_last).stride() == (24, 1, 8, 2)
+
+    def f(x: ag.Tensor, fill: ag.Tensor) -> tuple[ag.Tensor, ag.Tensor]:
+        with ag.enable_grad():
+            made = x.new_full((2,), fill, requires_grad=True)
+            (made * made).sum().backward()
+        return made.grad, ag.full((1, 2, 3, 4), fill, memory_format=ag.channels_last)
+
+    grad, image = ag.compile(f)(x, fill)
+    assert grad.tolist() == [6.0, 6.0] and image.stride() == (24, 1, 8, 2)
+    for name in ("new_zeros", "new_ones", "new_empty"):
+        with pytest.raises(ag.AotgradError, match=f"^{name}: size -1"):
+            getattr(x, name)(-1)
+
+
 def test_default_dtype() -> None:
     ag.set_default_dtype("float64")
     try:

@@ -97,15 +97,20 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
     tensor([7, 7])
     """
     shape = shape_of((size,) if isinstance(size, (tuple, list)) else ((size,),), "full")
+    return filled("full", shape, fill_value, dtype, requires_grad, memory_format)
+
+
+def filled(name: str, shape: tuple[Any, ...], fill_value: Any, dtype: Any, requires_grad: bool, memory_format: Any = None) -> Any:
     if isinstance(fill_value, Tensor):
         kind = fill_value._dtype if dtype is None else as_dtype(dtype)
-        return run(TORCH["clone"], {"input": run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill_value, "dtype": kind}), "sizes": (shape,)})})
+        out = run(TORCH["clone"], {"input": run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill_value, "dtype": kind}), "sizes": (shape,)})})
+        return _ended(out if memory_format is None else placed_like(out, out, memory_format), requires_grad)
     if dtype is None:
         python = type(fill_value) if type(fill_value) in (float, int, bool) else fill_value.dtype if isinstance(fill_value, np.generic) else type(fill_value)
         kind = defaults.dtype if python is float else as_dtype(python)
     else:
         kind = as_dtype(dtype)
-    return _full("full", shape, fill_value, kind, requires_grad, memory_format)
+    return _full(name, shape, fill_value, kind, requires_grad, memory_format)
 
 
 def _full(name: str, shape: tuple[Any, ...], value: Any, dtype: DType, requires_grad: bool, memory_format: Any) -> Any:
@@ -143,10 +148,13 @@ def _like(name: str, x: Any, value: Any, dtype: Any, requires_grad: bool, memory
         raise AotgradTypeError(f"{name}(): argument 'input' must be a tensor, not {type(x).__name__}")
     if isinstance(x, np.ndarray):
         x = runtime.as_tensor(x)
-    out = placed_like(filled_like(x, value, dtype), x, memory_format)
-    if isinstance(x, Traced):
-        return traced(x._trace, out._value, True) if requires_grad else out
-    return out.requires_grad_(True) if requires_grad else out
+    return _ended(placed_like(filled_like(x, value, dtype), x, memory_format), requires_grad)
+
+
+def _ended(out: Any, requires_grad: bool) -> Any:
+    if not requires_grad:
+        return out
+    return traced(out._trace, out._value, True) if isinstance(out, Traced) else out.requires_grad_(True)
 
 
 def layout_of(shape: Sequence[Any], fmt: mf.MemoryFormat) -> Layout | None:

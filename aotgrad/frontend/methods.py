@@ -339,17 +339,17 @@ def _extra_methods() -> dict[str, Any]:
         "reshape_as": lambda self, other: run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)}),
         "expand_as": lambda self, other: run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)}),
         "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": _masked_select,
-        "new_zeros": _new(0), "new_ones": _new(1), "new_full": lambda self, size, fill_value, **kw: _new(fill_value)(self, size, **kw), "new_tensor": _new_tensor,
-        "new_empty": _new(0),
+        "new_zeros": _new("new_zeros", 0), "new_ones": _new("new_ones", 1), "new_empty": _new("new_empty", 0), "new_tensor": _new_tensor,
+        "new_full": lambda self, size, fill_value, **kw: _new("new_full", fill_value)(self, size, **kw),
     }
     out.update((name, cast(dtype)) for name, dtype in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"),
         ("short", "int16"), ("bool", "bool")))
     return out
 
 
-def _new(value: Any) -> Method:
+def _new(name: str, value: Any) -> Method:
     def make(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
-        return factories.full(factories.shape_of(size, "new_full"), value, dtype=dtype or self._dtype, requires_grad=requires_grad)
+        return factories.filled(name, factories.shape_of(size, name), value, dtype or self._dtype, requires_grad)
 
     return make
 
