@@ -110,3 +110,14 @@ def test_the_decorator() -> None:
     np.testing.assert_array_equal(_twice(x, scale=5.0).detach().numpy(), X * 5)
     with pytest.raises(TypeError, match="twice"):
         _twice(x, factor=3.0)
+
+
+@pytest.mark.parametrize("function, slope_of", [(F.leaky_relu, lambda x: x), (F.elu, np.expm1)], ids=["leaky_relu", "elu"])
+def test_numbers_that_are_tensors_are_operands(function: Any, slope_of: Any) -> None:
+    """They are followed, and read at every call."""
+    slope, x = ag.tensor(0.5, dtype=ag.float64, requires_grad=True), leaf(np.array([-1.0, -2.0]))
+    for number in (0.5, 0.75, 1.0):
+        assert slope.item() == number
+        out = function(x, slope).sum()
+        np.testing.assert_allclose([out.item(), ag.autograd.grad(out, slope)[0].item()], np.array([number, 1.0]) * slope_of(x.detach().numpy()).sum(), rtol=1e-12)
+        slope.data.add_(0.25)

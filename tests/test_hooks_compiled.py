@@ -416,8 +416,11 @@ def test_what_such_a_hook_may_change_is_not_used_behind_it() -> None:
     p = ag.tensor([1.0, 2.0], dtype=ag.float64, requires_grad=True)
     p.register_post_accumulate_grad_hook(lambda t: None)
 
+    same_memory, shown = p.detach(), []
+
     def use(after: Callable[[], Any]) -> Any:
         def f(x: Any) -> Any:
+            shown[:] = [p.detach(), p.view(2, 1), p[0]]
             loss = (p * x).sum()
             loss.backward()
             return after() if after is not again else (p * x).sum().backward()
@@ -434,7 +437,8 @@ def test_what_such_a_hook_may_change_is_not_used_behind_it() -> None:
         p.grad = None
 
     loop = lambda: ag.scan(lambda c, _: (c + p, c), ag.zeros(2, dtype=ag.float64), None, 3)[0]
-    for after in (lambda: p * 2, lambda: p.grad, lambda: p.grad * 2, lambda: p.detach(), write, drop, again, loop):
+    views = [lambda: same_memory * 1, *(lambda i=i: shown[i] * 2 for i in range(3))]
+    for after in (lambda: p * 2, lambda: p.grad, lambda: p.grad * 2, lambda: p.detach(), write, drop, again, loop, *views):
         with pytest.raises(ag.AotgradNotImplementedError, match="register_post_accumulate_grad_hook"):
             use(after)
         assert p.grad is None and p.tolist() == [1.0, 2.0]

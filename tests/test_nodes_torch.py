@@ -22,7 +22,7 @@ F.elu(x) | F.elu(x, 0.5) | F.selu(x) | F.celu(x) | F.celu(x, 0.5) | F.gelu(x) | 
 F.hardswish(x) | F.hardsigmoid(x) | F.leaky_relu(x) | F.leaky_relu(x, 0.3) | F.softplus(x) | F.softplus(x, 2.0) | F.softsign(x) | F.logsigmoid(x) | F.relu(x)
 F.threshold(x, 0.1, 0.5) | F.tanhshrink(x) | F.softshrink(x) | F.hardshrink(x) | F.glu(x) | F.glu(x, 0) | F.softmin(x, 0) | F.dropout(x, 0.0) | F.dropout(x, 1.0)
 F.prelu(x, w(1)) | F.prelu(x, w(x.shape[1])) | m.exp(x) | m.sin(x) | m.abs(x) | m.square(x) | m.neg(x) | m.sinc(x) | m.expm1(x) | m.erf(x) | m.erfc(x)
-m.reciprocal(x) | m.sign(x) | m.sgn(x) | m.floor(x) | m.exp2(x) | m.nan_to_num(x) | m.deg2rad(x) | m.sigmoid(x) | m.tanh(x) | m.atan(x) | m.sinh(x) | m.asinh(x)
+m.reciprocal(x) | m.sign(x) | m.floor(x) | m.exp2(x) | m.nan_to_num(x) | m.deg2rad(x) | m.sigmoid(x) | m.tanh(x) | m.atan(x) | m.sinh(x) | m.asinh(x)
 m.log1p(m.abs(x)) | m.clamp(x, -0.5, 0.5) | m.clamp(x, min=0.1) | m.clamp(x, max=0.1) | m.clip(x, -1, 1) | m.softmax(x, 0) | m.log_softmax(x, -1) | m.logsumexp(x, 0)
 m.cumsum(x, 0) | m.cumprod(x, 0) | m.cumsum(x, -1) | x + 1 | 1 + x | x - 1 | 1 - x | x * 2 | 2 * x | x / 2 | 2 / x | x ** 2 | x ** 3 | x.abs() ** 0.5 | 2.0 ** x
 x % 2 | -x | x.pow(2) | x.float() | x.clone() | x.contiguous() | x.detach() * x | x.sum() | x.mean() | x.prod() | x.max() | x.min() | x.amax() | x.var() | x.std()
@@ -152,11 +152,11 @@ def _equal(a: Any, b: Any) -> bool:
     return (a is None) is (b is None) and (a is None or np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True))
 
 
-def _differences(line: str, theirs: Any, ours: Any) -> list[str]:
+def _differences(line: str, theirs: Any, ours: Any) -> list[str] | None:
     try:
         a = Call(torch, line, theirs)
     except Exception:  # not for this shape
-        return []
+        return None
     try:
         b = Call(ag, line, ours)
     except Exception as error:
@@ -173,8 +173,11 @@ def _differences(line: str, theirs: Any, ours: Any) -> list[str]:
 @pytest.mark.parametrize("line", _split(LINES))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_what_is_recorded(line: str) -> None:
-    found = set()
+    found, compared = set(), 0
     for shape in SHAPES:
         for theirs, ours in zip(_layouts(torch, shape), _layouts(ag, shape)):
-            found.update(_differences(line, theirs, ours))
+            differences = _differences(line, theirs, ours)
+            found.update(differences or ())
+            compared += differences is not None
+    assert compared
     assert sorted(found) == sorted(filter(None, OTHER.get(line, "").split(", ")))

@@ -180,7 +180,7 @@ def gelus(x: Any, w: Any, b: Any) -> Any:
 
 @pytest.mark.parametrize(("layer", "arrays"), [(activations, 2), (gelus, 3)])
 def test_what_a_layers_gradient_reads_is_written_by_its_product(layer: Any, arrays: int) -> None:
-    """The sum with the bias stands in place of the product, so what follows runs on the product's blocks; of a gelu its tanh and that sum give the rest."""
+    """The product stays where its blocks were made, and what follows runs on them; of a gelu its tanh and the product give the rest."""
     x, w, b = RNG.normal(size=(96, 40)), RNG.normal(size=(40, 64)), RNG.normal(size=64)
 
     def f(x: Any, w: Any, b: Any) -> Any:

@@ -86,7 +86,9 @@ def test_a_walker_on_modules(name: str) -> None:
         return [p.grad for p in parameters]
 
     engine = same(lambda m: gradients(m, False))
-    assert engine[0] != "error" and (same if name == "perceptron" else lambda f: f(ag))(lambda m: gradients(m, True)) is not None
+    assert engine[0] != "error"
+    if name == "perceptron":  # torch's nodes of convolutions cannot be called by hand
+        assert same(lambda m: gradients(m, True))[0] != "error"
     for a, b in zip(gradients(ag, True), gradients(ag, False), strict=True):
         np.testing.assert_allclose(a.detach().numpy(), b.numpy(), rtol=1e-10, atol=1e-14)
 

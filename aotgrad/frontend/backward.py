@@ -11,13 +11,13 @@ from aotgrad.ir.transforms.rewrite import close_over, free_values, key_part, sub
 from aotgrad.ir.transforms.stabilise import stabilise_block
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
-from aotgrad_runtime.tape import FREED_TEXT
+from aotgrad_runtime.tape import FREED_TEXT, cell_of
 from aotgrad_runtime.tensor import Tensor
 
 from . import inplace, ledger
 from .front import FrontBuilder
 from .hooks import HookFunction
-from .ledger import AFTER, Ledger, real
+from .ledger import AFTER, Followed, Ledger, real
 from .subtrace import as_value, builder_of
 from .trace import Trace, Traced, TracedTensor, current, user_loc
 
@@ -218,6 +218,8 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
     for owner, g in zip(owners, grads):
         if g is not None:
             _accumulate(found, owner, _hooked(found, owner, g), create_graph)
+    for owner, g in zip(owners, grads):
+        if g is not None:
             _followed(found, owner, create_graph)
 
 
@@ -309,7 +311,9 @@ def _followed(found: Ledger, owner: Any, create: bool) -> None:
         return
     if id(owner) in found.after or not found.outside(owner):
         raise AotgradNotImplementedError(f"{user_loc()}: {AFTER}")
-    found.after[id(owner)] = owner, owner._value, found.gradient(owner).now, len(found.trace.block.ops), create
+    now = found.gradient(owner).now
+    views = [v for t in (owner, now) for ref in cell_of(t).views or () if (v := ref()) is not None]
+    found.after[id(owner)] = Followed(owner, owner._value, now, {t._value for t in (owner, now, *views)}, found.trace.block.ops[-1], create)
 
 
 def _accumulate(found: Ledger, owner: Any, g: Any, create: bool) -> None:

@@ -20,7 +20,7 @@ from aotgrad_runtime.watched import written
 
 from . import inplace, sources
 from .eager import Dual
-from .ledger import AFTER, Ledger
+from .ledger import AFTER, Followed, Ledger
 from .sources import GradOf, Item, memory_of
 from .trace import Trace, Traced, TracedArray
 
@@ -199,7 +199,7 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
     found: Ledger = trace.ledger
     outputs = trace.block.outputs
     changes = Changes(len(outputs))
-    changes.after = [(found.place(owner), create) for owner, *_, create in _last(trace, found)]
+    changes.after = [(found.place(x.owner), x.records) for x in _last(trace, found)]
     used_up = _used_up(trace, found, outputs)
     changes.leaves = [i for i, v in enumerate(outputs) if v in trace.requires and v in found.owners and id(found.owners[v]) not in found.reals]
     for i, v in enumerate(outputs):
@@ -239,12 +239,15 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
     return changes
 
 
-def _last(trace: Trace, found: Ledger) -> list[tuple[Any, Any, Any, int, bool]]:
+def _last(trace: Trace, found: Ledger) -> list[Followed]:
     """The leaves whose hooks follow the call. Raises where the program needs what such a hook can change."""
-    for owner, value, grad, count, _ in found.after.values():
-        seen = {value, grad._value}
-        later = [o for op in trace.block.ops[count:] for inner in (op, *(i for r in op.regions for i in walk(r))) for o in inner.operands]
-        if owner._value is not value or found.grads[id(owner)].now is not grad or not seen.isdisjoint(later) or not seen.isdisjoint(trace.block.outputs):
+    ops = trace.block.ops
+    for x in found.after.values():
+        memory = memory_of(found.reals[id(x.owner)])
+        shown = x.shown | {found.first[key][0] for key, other in found.reals.items() if memory_of(other) is memory}
+        start = next(i for i in reversed(range(len(ops))) if ops[i] is x.last) + 1
+        later = [o for op in ops[start:] for inner in (op, *(i for r in op.regions for i in walk(r))) for o in inner.operands]
+        if x.owner._value is not x.value or found.grads[id(x.owner)].now is not x.grad or not shown.isdisjoint(later) or not shown.isdisjoint(trace.block.outputs):
             raise AotgradNotImplementedError(f"{trace.name}: {AFTER}")
     return list(found.after.values())
 

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from aotgrad.ir import opdef
 from aotgrad_runtime import modes
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
@@ -26,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Composed(Public):
     """A public function with a Python body: ``body(**arguments)``, of tensors or traced values."""
 
-    one = True
+    helped = True
 
     def __init__(self, body: Callable[..., Any], node: str, tensors: tuple[str, ...], constants: tuple[str, ...]) -> None:
         name = body.__name__.lstrip("_")
@@ -69,7 +71,8 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = ()) -> Calla
         def general(*args: Any, **kwargs: Any) -> Any:
             arguments = public.bind(args, kwargs)
             write = may_write and arguments.pop("inplace", False)
-            one = current() is None and all(map(_plain, map(arguments.get, names))) and not any(map(_followed, map(arguments.get, constants)))
+            one = (current() is None and all(map(_plain, map(arguments.get, names))) and not any(map(_followed, map(arguments.get, constants)))
+                   and not any(isinstance(v, (Tensor, np.ndarray)) for k, v in arguments.items() if k not in names))  # a slope of numbers that may change
             out = dispatch.run(public, arguments) if one else body(**arguments)
             return written(arguments["input"], out, f"{public.name}_") if write else out
 

@@ -397,7 +397,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
         return Program(func, name, runner, view), structure, dtypes
     program = strides.made(public, func, name, runner, view, arguments)
     program.call = _call_of(public, arguments, operands, dtypes)
-    program.aside = len(many) - 1 if public.one else 0
+    program.aside = len(many) - 1 if public.helped else 0
     program.edges = edges_of(public, arguments, [d is not _SKIP for d in dtypes], [a.type.dtype.is_differentiable for a in func.args])
     return program, structure, dtypes
 

@@ -208,7 +208,7 @@ class Public:
 
     numpy = False  # whether its names and defaults are NumPy's
     quick: Any = None  # its short way in eager (``quick.Quick``), for functions that have one
-    one = False  # whether only the first of several results is the caller's, the others being for the backward pass
+    helped = False  # whether results behind the first may be left out when its node is called by hand
     constants: tuple[str, ...] = ()  # parameters that are arrays, of which torch's node knows nothing
 
     def __init__(self, op: opdef.OpDef, name: str, signature: str, canon: Any, node_name: str | None = None) -> None:

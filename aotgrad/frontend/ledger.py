@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Value
+from aotgrad.ir import Op, Value
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import float64
 from aotgrad_runtime.errors import AotgradRuntimeError
@@ -23,8 +23,8 @@ from .notices import notice
 from .sources import Argument, GradOf, Item
 from .trace import Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, user_loc
 
-__all__ = ["AFTER", "DETACHED", "Gradient", "Ledger", "Slot", "detach", "detach_", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of", "made_here",
-           "real", "set_data", "set_grad", "set_item", "twin"]
+__all__ = ["AFTER", "DETACHED", "Followed", "Gradient", "Ledger", "Slot", "detach", "detach_", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of",
+           "made_here", "real", "set_data", "set_grad", "set_item", "twin"]
 
 AFTER = ("a hook of register_post_accumulate_grad_hook runs at the end of the call of a compiled function: what follows backward() there may not use that tensor or its "
          ".grad; call backward() outside, or do in the hook what is to be done with them")
@@ -52,6 +52,18 @@ class Slot:
     first: Any
 
 
+@record
+class Followed:
+    """A leaf whose hooks run at the end of a call: the gradient they see, the values that show its memory, the last op until then, and whether they record."""
+
+    owner: Any
+    value: Value
+    grad: Any
+    shown: set[Value]
+    last: Op
+    records: bool
+
+
 class Ledger:
     """Of one compiled function's trace. ``arguments``: its tensors and their places among the leaves."""
 
@@ -73,7 +85,7 @@ class Ledger:
         self.freed: set[Value] = set()  # results whose graph a backward pass has used up
         self.renewed: dict[Value, Value] = {}  # values computed again with what gradients need
         self.hooked: dict[int, Any] = {}  # leaves that a backward pass reached: whether they have hooks is part of the program
-        self.after: dict[int, tuple[Any, Value, Any, int, bool]] = {}  # leaves whose hooks follow the call: value and gradient they see, ops until then, grad mode
+        self.after: dict[int, Followed] = {}  # leaves whose hooks follow the call
         self.kept: list[Any] = []
         self.fresh: dict[int, Any] = {}  # tensors made while tracing: no state, each call begins with the same numbers
 

@@ -235,10 +235,10 @@ def softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
 
 
 def log_softmax(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
-    """The logarithm of ``softmax``."""
+    """The logarithm of ``softmax`` along ``dim``, of the input's shape; without ``dim`` torch's, with its warning."""
     return f.log_softmax(input, _dim("log_softmax", input, dim), dtype)
 
 
 def softmin(input: Any, dim: int | None = None, dtype: Any = None) -> Any:
-    """``softmax(-x)``."""
+    """``softmax(-x)`` along ``dim``, of the input's shape; without ``dim`` torch's, with its warning."""
     return f.softmax(f.neg(input), _dim("softmin", input, dim), dtype)
