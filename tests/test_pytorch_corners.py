@@ -499,6 +499,31 @@ def test_a_write_that_fails_is_not_counted(how):
     assert all(kind in seen[1][0] for kind in seen[0][0])
 
 
+def test_a_write_into_an_array_that_fails_writes_nothing():
+    """Also where NumPy would have written what comes before the number it cannot convert; bfloat16 takes numbers, not bits."""
+    def f(a):
+        z = np.zeros_like(a)
+        for value in (["1", "q"], np.array([1, 1j], dtype=object)):
+            with pytest.raises(ag.AotgradError, match=r"test_pytorch_corners\.py:\d+: "):
+                z[:] = value
+        z[:1] = ["2"]
+        half = np.zeros_like(a, dtype=ag.bfloat16)
+        half[0], half[1:] = 1.5, [np.float64(2)]
+        seen.append((z._version, z.tolist(), ag.tensor(half).tolist()))
+        return (a * a).sum()
+
+    seen = []
+    ag.grad(f)(np.ones(2))
+    assert seen == [(1, [2.0, 0.0], [1.5, 2.0])]
+
+
+def test_errors_of_writes_tell_the_line():
+    for x, value in ((ag.zeros(2, dtype=ag.uint8), 300), (ag.zeros(2), None), (ag.zeros(2), ag.ones(3)), (ag.zeros(2), "a")):
+        with pytest.raises(ag.AotgradError, match=r"^[^\n]*test_pytorch_corners\.py:\d+: (?!.*\.py)"):
+            x[:] = value
+        assert x._version == 0
+
+
 def test_what_was_expanded_to_its_own_shape_is_its_own():
     x = ag.ones(2, 3)
     for view in (x.expand(2, 3).detach(), x.expand_as(x).data, x.broadcast_to((2, 3)).detach(), ag.from_dlpack(x.expand(2, 3))):
