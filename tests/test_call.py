@@ -646,7 +646,7 @@ def test_made_and_dropped_callables_leave_nothing():
 
     growth()  # fills free lists
     kind_count = sys.getrefcount(type(make_callable("f", lambda: 1)))
-    assert min(growth() for _ in range(8)) < 40  # what is lost is lost in every span: one block a round would be 60
+    assert any(growth() < 40 for _ in range(8))  # what is lost is lost in every span: one block a round would be 60
     assert abs(sys.getrefcount(type(make_callable("f", lambda: 1))) - kind_count) < 5
 
 

@@ -29,7 +29,7 @@ def test_compiled_float64(name: str) -> None:
     assert native_table.check_op(name, samples=6) > 0
 
 
-@pytest.mark.parametrize("name", FLOAT_OPS)
+@pytest.mark.parametrize("name", FLOAT_OPS[::2])
 def test_compiled_float32(name: str) -> None:
     assert native_table.check_op(name, np.float32, ("value", "vjp"), 3) > 0
 
@@ -37,7 +37,7 @@ def test_compiled_float32(name: str) -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_layouts(name: str) -> None:
     """channels_last at rank 4, Fortran order below: as compiled kernels, values and cotangents."""
-    native_table.check_layouts(name, 4)
+    native_table.check_layouts(name, 3)
 
 
 @pytest.mark.thorough
