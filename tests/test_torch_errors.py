@@ -221,7 +221,7 @@ TEXTS = [
     "m.ones(3) + m.ones(4)", "m.ones(2, 3) * m.ones(2, 1, 4)", "m.ones(3).add_(m.ones(4))", "m.where(m.ones(3) > 0, m.ones(4), m.ones(3))",
     "m.addcmul(m.ones(3), m.ones(3), m.ones(2))",
     "m.ones(2, 3) @ m.ones(2, 3)", "m.ones(2, 3) @ m.ones(4)", "m.ones(3) @ m.ones(4)", "m.ones(5, 2, 3) @ m.ones(2, 3)", "m.ones(5, 2, 3) @ m.ones(5, 2, 3)",
-    "m.ones(5, 2, 3) @ m.ones(4, 3, 2)", "m.nn.functional.linear(m.ones(3, 4), m.ones(5, 3))",
+    "m.ones(5, 2, 3) @ m.ones(4, 3, 2)", "m.ones(5, 2, 3) @ m.ones(4, 2, 3)", "m.ones(5, 1, 2, 3) @ m.ones(4, 2, 3)", "m.ones(2, 3) @ m.ones(5, 4, 2, 3)", "m.nn.functional.linear(m.ones(3, 4), m.ones(5, 3))",
     "m.ones(2, 3).view(4)", "m.ones(2, 3).reshape(-1, 4)", "m.ones(6).view(-1, -1)", "m.ones(2).expand(3)", "m.ones(2, 3).expand(2, 2, 4)",
     "m.cat([m.ones(2, 3), m.ones(2, 2)])", "m.cat([m.ones(2, 3), m.ones(2, 3), m.ones(3, 3)], 1)", "m.cat([m.ones(2, 2), m.ones(3)])",
     "m.stack([m.ones(2), m.ones(3)])", "m.stack([m.ones(2), m.ones(2), m.ones(2, 2)])", "m.ones(2, 3).sum(5)", "m.ones(2, 3).transpose(0, -3)", "m.ones(3).select(2, 0)",

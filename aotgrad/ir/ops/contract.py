@@ -95,7 +95,7 @@ def _matmul_body(b: Any, x: Any, y: Any) -> Any:
         out = b.dot(b.to_shape(left, (rows, left.type.shape[-1])), right)
         out = b.to_shape(out, (*left.type.shape[:-1], right.type.shape[-1]))
     else:
-        lead = _join_leading(b, left.type.shape[:-2], right.type.shape[:-2])
+        lead = _join_leading(left.type.shape[:-2], right.type.shape[:-2])
         out = b.dot(b.expand(left, (*lead, *left.type.shape[-2:])), b.expand(right, (*lead, *right.type.shape[-2:])))
     shape = list(out.type.shape)
     if ry == 1:
@@ -105,7 +105,7 @@ def _matmul_body(b: Any, x: Any, y: Any) -> Any:
     return b.to_shape(out, tuple(shape))
 
 
-def _join_leading(b: Any, x: Sequence[Any], y: Sequence[Any]) -> tuple[Any, ...]:
+def _join_leading(x: Sequence[Any], y: Sequence[Any]) -> tuple[Any, ...]:
     rank = max(len(x), len(y))
     xs, ys = [1] * (rank - len(x)) + list(x), [1] * (rank - len(y)) + list(y)
     return tuple(q if p == 1 else p for p, q in zip(xs, ys))
@@ -119,18 +119,19 @@ def _unfit(x: Sequence[Any], y: Sequence[Any]) -> str:
         rows = prod(x[:-1])
         return f"size mismatch, got input ({rows}), mat ({rows}x{x[-1]}), vec ({y[0]})"
     if len(y) > 2:
-        return f"Expected size for first two dimensions of batch2 tensor to be: {[y[0], x[-1]]} but got: {[y[0], y[-2]]}."
+        n = prod(_join_leading(x[:-2], y[:-2]))
+        return f"Expected size for first two dimensions of batch2 tensor to be: {[n, x[-1]]} but got: {[n, y[-2]]}."
     return f"mat1 and mat2 shapes cannot be multiplied ({prod(x[:-1])}x{x[-1]} and {y[0]}x{y[1]})"
 
 
 def _matmul_canon(b: Any, x: Any, y: Any) -> Any:
     """Sizes that meet are joined first, so that symbols become equal before the types are checked."""
     if x.type.shape and y.type.shape:
+        for p, q in zip(reversed(x.type.shape[:-2]), reversed(y.type.shape[:-2])):
+            b.join(p, q)
         place = 0 if len(y.type.shape) == 1 else -2
         b.equate(x.type.shape[-1], y.type.shape[place], "matmul: the inner sizes", lambda x=x, y=y: _unfit(b.numbers(x.type.shape), b.numbers(y.type.shape)))
         x, y = b.with_size(x, -1, y.type.shape[place]), b.with_size(y, place, y.type.shape[place])
-        for p, q in zip(reversed(x.type.shape[:-2]), reversed(y.type.shape[:-2])):
-            b.join(p, q)
     return b.matmul(x, y)
 
 
