@@ -459,3 +459,18 @@ def test_sums_of_gradients_overflow_without_a_word(shape: tuple[int, ...]) -> No
         w.grad.copy_(ag.tensor(-np.inf))
         w.backward(ag.tensor(np.full(shape, np.inf)))
     assert np.isnan(w.grad.numpy()).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int8])
+@pytest.mark.parametrize("shape", [(70_001,), (150, 200), (3, 5, 40, 41)])
+def test_where_of_many_elements(shape: tuple[int, ...], dtype: Any) -> None:
+    """Bit for bit, zeros with signs and NaN included, from any layout, with operands that are repeated."""
+    rng = np.random.default_rng(0)
+    x, y = ((rng.normal(size=shape) * 50).astype(dtype) for _ in range(2))
+    if np.dtype(dtype).kind == "f":
+        x.flat[::7], x.flat[3::11], y.flat[::5] = np.nan, -0.0, -np.inf
+    cond = rng.random(shape) < 0.5
+    for turn in (lambda a: a, lambda a: np.asfortranarray(a), lambda a: np.repeat(a, 2, -1)[..., ::2], lambda a: a[..., ::-1], lambda a: np.broadcast_to(a[:1], shape)):
+        a, b, c = turn(x), y, turn(cond)
+        assert ag.where(ag.from_numpy(c.copy(order="K")), ag.from_numpy(a.copy(order="K")), ag.from_numpy(b)).numpy().tobytes() == np.where(c, a, b).tobytes()
+        assert ag.where(ag.as_tensor(c), ag.as_tensor(a), 0).numpy().tobytes() == np.where(c, a, dtype(0)).tobytes()
