@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad_runtime.call import function
 
 
 def build(m: Any) -> Any:
@@ -195,6 +196,39 @@ def test_a_compiled_module_is_used_like_the_module() -> None:
     with pytest.raises(AttributeError, match="'parameters'"):
         ag.compile(lambda x: x).parameters()
     assert pickle.loads(pickle.dumps(net)).training is False
+
+
+@pytest.mark.parametrize("machine", [True, False])
+def test_attributes_of_a_compiled_module_are_the_modules(machine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written and deleted as well; its own stay its own, also where the module has some of that name."""
+    if not machine:
+        monkeypatch.setattr(function, "machine", lambda: None)
+
+    class Net(ag.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias, self.scale, self.options = ag.nn.Parameter(ag.ones(2)), None, 1.0, "mine"
+
+        def forward(self, x: ag.Tensor) -> ag.Tensor:
+            return x * self.weight * self.scale if self.training else x
+
+    plain, x = Net(), ag.ones(2)
+    net = ag.compile(plain)
+    assert net(x).tolist() == [1.0, 1.0] and plain.options == "mine" and net.options is not plain.options
+    net.scale = 2.0
+    net.weight = ag.nn.Parameter(ag.full((2,), 3.0))
+    assert net(x).tolist() == [6.0, 6.0] and plain.weight is net.weight and [n for n, _ in net.named_parameters()] == ["weight"]
+    net.training = False
+    assert net(x).tolist() == [1.0, 1.0] and not plain.training
+    del net.bias, net.scale
+    assert not hasattr(plain, "bias") and not hasattr(plain, "scale")
+    with pytest.raises(AttributeError):
+        del net.scale
+    net.note = 1
+    assert net.note == 1 and not hasattr(plain, "note")
+    net.note = 2
+    del net.note
+    assert not hasattr(net, "note")
 
 
 def test_a_module_that_is_not_there_is_told() -> None:

@@ -697,7 +697,8 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     - ``donate``: names (or positions) of parameters whose NumPy arrays the function may write to: the caller's arrays change, once a call has succeeded.
     - ``memory_budget`` and ``fast_math`` are names kept for later; giving one raises ``AotgradNotImplementedError``.
 
-    A compiled object, such as a module, has the object's attributes and methods: ``net = ag.compile(net)`` still has ``parameters()``, ``eval()`` and ``state_dict()``.
+    A compiled object, such as a module, has the object's attributes and methods: ``net = ag.compile(net)`` still has ``parameters()``, ``eval()`` and ``state_dict()``,
+    and ``net.training = False`` sets the module's. Attributes that the object lacks are those of the result.
     The result has ``trace``, ``lower``, ``prebind``, ``explain`` and ``cache_info`` (see their help). Errors are ``AotgradError``s that name the user's line.
 
     With ``AOTGRAD_DISABLE_COMPILE=1`` in the environment when this is called, the plain ``f`` runs at every call; set later, from the next call that needs a trace.

@@ -25,10 +25,8 @@ __all__ = ["attach"]
 
 
 def attach(made: Any, state: Any) -> None:
-    """Gives a compiled function its methods."""
-    for method in (trace, lower, prebind, cache_info, explain):
-        setattr(made, method.__name__, MethodType(method, state))
-    made.options = state.options
+    """Gives a compiled function its methods, which are not written to the object it is made of."""
+    made.__dict__.update({method.__name__: MethodType(method, state) for method in (trace, lower, prebind, cache_info, explain)}, options=state.options)
 
 
 def _one_kernel(state: Any, variant: Variant, what: str) -> Variant:

@@ -119,9 +119,14 @@ def _link(loaded: Machine, function: Any, state: _State) -> None:
     loaded.set(function, "aside", first if state.suspended else 0)
 
 
+def _of(self: Any, name: str) -> Any:
+    """The object whose attributes the function shows, None where ``name`` can be the function's alone."""
+    return None if name == "_state" or name.startswith("__") else getattr(getattr(self, "_state", None), "of", None)
+
+
 def _getattr(self: Any, name: str) -> Any:
     """What the function lacks is that of the object it was made of, such as a module's parameters. Methods that return the object return the function."""
-    of = None if name == "_state" or name.startswith("__") else getattr(self._state, "of", None)
+    of = _of(self, name)
     if of is None:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
     found = getattr(of, name)
@@ -134,6 +139,23 @@ def _getattr(self: Any, name: str) -> Any:
         return self if out is of else out
 
     return method
+
+
+def _written(self: Any, name: str) -> Any:
+    """The object to write ``name`` to, where that is not the function."""
+    of = _of(self, name)
+    return None if of is None or name in self.__dict__ or hasattr(type(self), name) or not hasattr(of, name) else of
+
+
+def _setattr(self: Any, name: str, value: Any) -> None:
+    """What the function lacks and the object has is the object's to keep."""
+    of = _written(self, name)
+    object.__setattr__(self, name, value) if of is None else setattr(of, name, value)
+
+
+def _delattr(self: Any, name: str) -> None:
+    of = _written(self, name)
+    object.__delattr__(self, name) if of is None else delattr(of, name)
 
 
 def _repr(self: Any) -> str:
@@ -152,7 +174,7 @@ def _reduce(self: Any, protocol: int = 0) -> Any:
 
 _METHODS: dict[str, Any] = {
     "add_instance": add_instance, "clear_instances": clear_instances, "instances": instances, "suspend": suspend, "__getattr__": _getattr,
-    "__repr__": _repr, "__reduce_ex__": _reduce,
+    "__setattr__": _setattr, "__delattr__": _delattr, "__repr__": _repr, "__reduce_ex__": _reduce,
 }
 
 
@@ -190,7 +212,7 @@ def make_callable(
     """A callable that runs the first of its instances that fits the arguments, and ``fallback(*args, **kwargs)`` when none does.
 
     ``wrapped`` is the user's function: its ``__module__``, ``__qualname__``, doc and signature are taken over. The callable binds as a method, takes attributes and
-    weak references, and pickles by qualified name unless ``reduce(self)`` says otherwise. Attributes that it lacks are looked up in ``of``, if that is given.
+    weak references, and pickles by qualified name unless ``reduce(self)`` says otherwise. Attributes that it lacks are read, set and deleted in ``of``.
 
     >>> f = make_callable("f", lambda x: -x)
     >>> f(3)
