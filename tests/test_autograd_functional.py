@@ -167,3 +167,41 @@ def test_values_against_differences() -> None:
     step = 1e-6
     want = np.stack([(np.array(f(ag.from_numpy(x + step * e)).tolist()) - np.array(f(ag.from_numpy(x - step * e)).tolist())) / (2 * step) for e in np.eye(4)], axis=1)
     np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-8)
+
+
+_TWO = (ag.tensor([1.0, -2.0, 0.5], dtype=ag.float64), ag.tensor([[0.3, 1.0, 2.0], [1.5, -1.0, 0.1]], dtype=ag.float64))
+_IN_PROGRAMS = {
+    "jacobian": lambda m, x, w: m.jacobian(lambda x, w: (w @ x.sin(), x * x), (x, w)), "of one": lambda m, x, w: m.jacobian(lambda x: w @ (x * x), x),
+    "of what is not there": lambda m, x, w: m.jacobian(lambda x, w: x * 2, (x, w)),
+    "vectorized": lambda m, x, w: m.jacobian(lambda x, w: (w @ x.sin(), x * x), (x, w), vectorize=True),
+    "hessian": lambda m, x, w: m.hessian(lambda x, w: (w @ x.sin()).pow(2).sum(), (x, w)),
+    "vjp": lambda m, x, w: m.vjp(lambda x, w: w @ x.exp(), (x, w), w[:, 0]), "jvp": lambda m, x, w: m.jvp(lambda x, w: w @ x.exp(), (x, w), (x * x, w + 1)),
+    "vhp": lambda m, x, w: m.vhp(lambda x: (w @ x.exp()).sum(), x, x * 2), "hvp": lambda m, x, w: m.hvp(lambda x: (w @ x.exp()).sum(), x, x * 2),
+    "create_graph": lambda m, x, w: ag.grad(lambda x: (m.jacobian(lambda x: w @ x.exp(), x, create_graph=True) ** 2).sum())(x),
+    "backward": lambda m, x, w: m.vjp(lambda x: (x ** 3).sum(), x, create_graph=True)[1].sum(),
+}
+
+
+def _flat(x: Any) -> list[Any]:
+    return [leaf for part in x for leaf in _flat(part)] if isinstance(x, tuple) else [x]
+
+
+@pytest.mark.parametrize("name", _IN_PROGRAMS)
+def test_in_compiled_functions(name: str) -> None:
+    """The same as in eager code, at every call."""
+    call, m = _IN_PROGRAMS[name], ag.autograd.functional
+    run = ag.compile(lambda x, w: call(m, x, w))
+    for scale in (1.0, 0.5):
+        given = [(x * scale).requires_grad_() for x in _TWO]
+        want, found = ([np.asarray(leaf.detach()) for leaf in _flat(f(*given))] for f in (lambda x, w: call(m, x, w), run))
+        assert len(want) == len(found)
+        for a, b in zip(want, found):
+            np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14)
+
+
+def test_forward_mode_in_compiled_functions_is_told() -> None:
+    m = ag.autograd.functional
+    for call in (lambda x: m.jacobian(lambda x: x.exp(), x, vectorize=True, strategy="forward-mode"),
+                 lambda x: m.hessian(lambda x: x.exp().sum(), x, vectorize=True, outer_jacobian_strategy="forward-mode")):
+        with pytest.raises(ag.AotgradError, match="aotgrad.jvp"):
+            ag.compile(call)(_TWO[0])

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.frontend import randoms, transforms
+from aotgrad.frontend import factories, randoms, transforms
 from aotgrad.frontend.dispatch import TORCH, call
-from aotgrad_runtime import engine, modes
+from aotgrad.frontend.trace import Traced
+from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import Tensor, wrap
 
@@ -42,7 +43,7 @@ def _fresh(tensors: Sequence[Any], create_graph: bool, wants: bool) -> tuple[Any
     """Tensors of our own: what the function captures by other ways is not differentiated."""
     out = []
     for x in tensors:
-        if create_graph and x._requires_grad:
+        if create_graph and x.requires_grad:
             out.append(call(TORCH["reshape"], (x, tuple(x.shape)), {}))
         else:
             y = x.detach()
@@ -58,10 +59,14 @@ def _finished(tensors: Sequence[Any], create_graph: bool, many: bool) -> Any:
 
 
 def _zeros(like: Any, requires_grad: bool = False) -> Any:
-    out = wrap(np.zeros(tuple(like.shape), like._dtype.np), type(like)._value_type)
+    out = factories.zeros_like(like) if isinstance(like, Traced) else wrap(np.zeros(tuple(like.shape), like._dtype.np), type(like)._value_type)
     if requires_grad:
         out.requires_grad_(True)
     return out
+
+
+def _constant(data: Any, like: Any) -> Any:
+    return factories.tensor(data) if isinstance(like, Traced) else wrap(data, type(like)._value_type)
 
 
 def _check_v(v: Any, name: str, others: Sequence[Any], many: bool, create_graph: bool) -> tuple[Any, ...]:
@@ -110,16 +115,16 @@ def _must_depend(tensors: Any, kind: str, strict: bool) -> None:
     for i, x in enumerate(tensors if isinstance(tensors, tuple) else (tensors,)):
         if x is None:
             raise AotgradRuntimeError(f"The output of the user-provided function is independent of input {i}. {_NOT_STRICT}.")
-        if not x._requires_grad:
+        if not x.requires_grad:
             raise AotgradRuntimeError(_INDEPENDENT[kind].format(i=i))
 
 
 def _grad(outputs: Sequence[Any], inputs: Sequence[Any], cts: Sequence[Any] | None = None, create_graph: bool = False, keep: bool | None = None) -> tuple[Any, ...]:
     """``autograd.grad`` for outputs of which some may not require grad, or be absent."""
-    live = [(o, c) for o, c in zip(outputs, cts if cts is not None else [None] * len(outputs)) if o is not None and o._requires_grad]
+    live = [(o, c) for o, c in zip(outputs, cts if cts is not None else [None] * len(outputs)) if o is not None and o.requires_grad]
     if not live:
         return (None,) * len(inputs)
-    return engine.grad([o for o, _ in live], list(inputs), [c for _, c in live], retain_graph=keep, create_graph=create_graph, allow_unused=True)
+    return gradients.grad([o for o, _ in live], list(inputs), [c for _, c in live], retain_graph=keep, create_graph=create_graph, allow_unused=True)
 
 
 def _filled(grads: Sequence[Any], like: Sequence[Any], strict: bool, create_graph: bool, stage: str) -> list[Any]:
@@ -128,7 +133,7 @@ def _filled(grads: Sequence[Any], like: Sequence[Any], strict: bool, create_grap
     for i, (g, x) in enumerate(zip(grads, like)):
         if g is None and strict:
             raise AotgradRuntimeError(f"{_ABSENT[stage].format(i=i)} {_NOT_STRICT}.")
-        if g is not None and strict and create_graph and not g._requires_grad:
+        if g is not None and strict and create_graph and not g.requires_grad:
             what = "hessian" if "double" in stage else "jacobian"
             raise AotgradRuntimeError(f"The {what} of the user-provided function is independent of input {i}. {_NOT_STRICT} when create_graph=True.")
         out.append(_zeros(x) if g is None else g)
@@ -252,12 +257,12 @@ def hvp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict:
 def _unit(like: Any, k: int) -> Any:
     data = np.zeros(tuple(like.shape), like._dtype.np)
     data.reshape(-1)[k] = 1
-    return wrap(data, type(like)._value_type)
+    return _constant(data, like)
 
 
 def _stacked(rows: Sequence[Any], like: Any, shape: tuple[int, ...]) -> Any:
     if not rows:
-        return wrap(np.zeros(shape, like._dtype.np), type(like)._value_type)
+        return _constant(np.zeros(shape, like._dtype.np), like)
     return call(TORCH["reshape"], (call(TORCH["stack"], (list(rows),), {}), shape), {})
 
 
@@ -292,6 +297,7 @@ def jacobian(func: F, inputs: Any, create_graph: bool = False, strict: bool = Fa
         if vectorize and strict:
             raise AotgradRuntimeError("autograd.functional.jacobian: `strict=True` and `vectorized=True` are not supported together. Please either set `strict=False` or "
                                       "`vectorize=False`.")
+        vectorize = vectorize and not any(isinstance(x, Traced) for x in run.inputs)  # a compiled function is one program in either case
         blocks = [_rows_at_once(run, out) if vectorize else _rows(run, i, out) for i, out in enumerate(run.outputs)]
     return _nested([tuple([x if create_graph else x.detach() for x in row]) for row in blocks], run.many_out, run.many_in)
 
@@ -303,7 +309,7 @@ def _rows(run: _Run, i: int, out: Any) -> list[Any]:
         for k, (g, x) in enumerate(zip(grads, run.inputs)):
             if g is None and run.strict:
                 raise AotgradRuntimeError(f"Output {i} of the user-provided function is independent of input {k}. {_NOT_STRICT}.")
-            if g is not None and run.strict and run.create_graph and not g._requires_grad:
+            if g is not None and run.strict and run.create_graph and not g.requires_grad:
                 raise AotgradRuntimeError(f"The jacobian of the user-provided function is independent of input {i}. {_NOT_STRICT} when create_graph=True.")
             rows[k].append(_zeros(x) if g is None else g)
     return [_stacked(r, x, (*out.shape, *x.shape)) for r, x in zip(rows, run.inputs)]
@@ -312,7 +318,7 @@ def _rows(run: _Run, i: int, out: Any) -> list[Any]:
 def _rows_at_once(run: _Run, out: Any) -> list[Any]:
     """All rows in one pass over the graph."""
     n = out.numel()
-    if not n or not out._requires_grad:
+    if not n or not out.requires_grad:
         return [_stacked([_zeros(x) for _ in range(n)], x, (*out.shape, *x.shape)) for x in run.inputs]
     basis = wrap(np.eye(n, dtype=out._dtype.np).reshape((n, *out.shape)), type(out)._value_type)
     grads = gradients.grad(out, list(run.inputs), basis, True, run.create_graph, True, is_grads_batched=True)
