@@ -216,3 +216,24 @@ def test_traced_values_have_no_numbers() -> None:
         ag.compile(lambda x: np.allclose(x, 1.0)).trace(X)
     with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_protocol.py:\d+"):
         ag.compile(lambda x: np.asarray(x)).trace(X)
+
+
+@pytest.mark.parametrize(("fill", "dtype"), [(float("nan"), "int64"), (float("-inf"), "int32"), (np.int64(2 ** 40 + 3), "int32"), (np.float64(-1.5), "int64"),
+                                             (np.uint16(3), "float32"), (2 ** 40, "int32")])
+def test_full_like_casts_as_numpy_does(fill, dtype):
+    """With a tensor as well as in compiled code; ``ag.full_like`` refuses numbers that the dtype does not hold, as torch does."""
+    like = np.zeros(2, dtype)
+    if isinstance(fill, int):
+        for f in (lambda x: np.full_like(x, fill), ag.compile(lambda x: np.full_like(x, fill))):
+            for x in (like, ag.tensor(like)):
+                with pytest.raises(OverflowError):
+                    f(x)
+        return
+    with np.errstate(invalid="ignore"):
+        want = np.full_like(like, fill)
+    for got in (np.full_like(ag.tensor(like), fill).numpy(), ag.compile(lambda x: np.full_like(x, fill))(like)):
+        assert got.dtype == want.dtype
+        assert got.tolist() == want.tolist()
+    if dtype != "float32" and fill != -1.5:
+        with pytest.raises(OverflowError):
+            ag.full_like(ag.tensor(like), fill)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.arrays import decode, held
-from aotgrad_runtime.dtypes import as_dtype, bool_
+from aotgrad_runtime.arrays import converted, decode, held
+from aotgrad_runtime.dtypes import DType, as_dtype, bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
@@ -130,23 +130,31 @@ def _made_like(value: Any) -> Callable[..., Any]:
     def like(a: Any, *rest: Any, dtype: Any = None, shape: Any = None, order: str = "K", subok: bool = True, device: Any = None) -> Any:
         fill, rest = (rest[0], rest[1:]) if value is None else (value, rest)
         dtype = rest[0] if rest else dtype
-        return filled_like(a, fill, dtype, shape)
+        return filled_like(a, fill, dtype, shape, _cast)
 
     return like
 
 
-def filled_like(a: Any, fill: Any, dtype: Any = None, shape: Any = None) -> Any:
+def _cast(number: Any, dtype: DType) -> Any:
+    """A number as NumPy casts it: for floats and NumPy's own, an integer dtype that does not hold it takes some other; Python's integers are refused."""
+    data = np.asarray(number)
+    if isinstance(number, int) or data.dtype.kind not in "iuf":
+        return held(number, dtype)
+    return converted(data.astype(np.int64) if data.dtype == np.uint16 else data, dtype)
+
+
+def filled_like(a: Any, fill: Any, dtype: Any = None, shape: Any = None, cast: Callable[[Any, DType], Any] = held) -> Any:
     """An array of one value with the shape and dtype of ``a`` unless given: of the kind of ``a``, so that tensors can be written into it."""
     kind = (a._dtype if isinstance(a, Tensor) else as_dtype(np.asarray(a).dtype)) if dtype is None else as_dtype(dtype)
     size = tuple(np.shape(a) if not isinstance(a, Tensor) else a.shape) if shape is None else tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if isinstance(fill, Tensor):
         return run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill, "dtype": kind}), "sizes": (size,)})
     try:
-        number = held(fill, kind) if np.ndim(fill) == 0 else fill
+        number = cast(fill, kind)
     except AotgradTypeError:
         raise AotgradTypeError(f"{user_loc()}: full_like: {fill!r} is no number of dtype {kind.name}") from None
     if isinstance(a, Traced):
-        value = a._trace.builder.full(shape=size, value=decode(held(fill, kind)).item(), dtype=kind)
+        value = a._trace.builder.full(shape=size, value=decode(number).item(), dtype=kind)
         return (TracedArray if isinstance(a, TracedArray) else type(a))._of(a._trace, value)
     cls: Any = a._value_type if isinstance(a, Tensor) else ArrayTensor
     return cls._wrap(np.full(size, number, kind.np))
