@@ -56,8 +56,10 @@ def _arguments(case: Any, types: list[TensorType], dtype: Any) -> list[Any]:
     return [rng.normal(size=t.substitute({"n": case[0][0]}).shape).astype(dtype) for t in types]
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("where", PLACES)
+TYPED = [pytest.param(w, d, marks=[pytest.mark.thorough] * ((i + j) % 2)) for i, w in enumerate(PLACES) for j, d in enumerate((np.float64, np.float32))]
+
+
+@pytest.mark.parametrize("where, dtype", TYPED)
 def test_runs_on_pieces_and_gives_the_same_bits(where: str, dtype: Any) -> None:
     cases = [*KNOWN, *MORE]
     typed = [_types(case, dtype, *PLACES[where]) for case in cases]

@@ -25,7 +25,7 @@ from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import vjp_func
 from aotgrad_runtime.dtypes import as_dtype
 
-PARTS = 18
+PARTS = 27
 
 
 def parts(thorough: int = PARTS) -> Any:

@@ -26,7 +26,7 @@ C_FORM = ("add", "where", "tanh", "softplus", "cast", "sum", "prod", "amax", "ar
 @pytest.mark.parametrize("name", OPS)
 def test_compiled_float64(name: str) -> None:
     """Value, VJP, JVP and VJP of VJP between guard pages, on samples and on other sizes."""
-    assert native_table.check_op(name, samples=6) > 0
+    assert native_table.check_op(name, samples=4) > 0
 
 
 @pytest.mark.parametrize("name", FLOAT_OPS[::2])
@@ -37,7 +37,7 @@ def test_compiled_float32(name: str) -> None:
 @pytest.mark.parametrize("name", OPS)
 def test_layouts(name: str) -> None:
     """channels_last at rank 4, Fortran order below: as compiled kernels, values and cotangents."""
-    native_table.check_layouts(name, 3)
+    native_table.check_layouts(name, 2)
 
 
 @pytest.mark.thorough

@@ -67,7 +67,7 @@ def bits(x: Any) -> bytes:
     return bytes(np.ascontiguousarray(x.detach().numpy() if isinstance(x, ag.Tensor) else x).tobytes())
 
 
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.thorough] * (i % 2)) for i, n in enumerate(ROADS)])
 def test_one_order_on_every_road(name: str) -> None:
     """Eager and compiled, NumPy arrays and tensors, alone, and beside a gradient and other things; wherever the layout is the same."""
     f = ROADS[name]

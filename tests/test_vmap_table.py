@@ -18,6 +18,7 @@ from aotgrad.ir.transforms.rewrite import decompose_func
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
 ROWS = [row for row in optable.rows() if row[1].operands]
+MOVING = [r for r in ROWS if any(optable.active([np.asarray(x) for x in r[1].operands]))]
 SIZES = (3, 1, 0)
 N = dims.symbol("examples")
 
@@ -78,7 +79,7 @@ def pulled_by_loop(func: Func, live: list[bool], on: Sequence[bool], rows: Seque
     return out
 
 
-@pytest.mark.parametrize("row", [r for r in ROWS if any(optable.active([np.asarray(x) for x in r[1].operands]))], ids=optable.ids)
+@pytest.mark.parametrize("row", [pytest.param(r, id=optable.ids(r), marks=[pytest.mark.thorough] * (i % 2)) for i, r in enumerate(MOVING)])
 def test_derivative_of_batched_and_batch_of_derivative(row: optable.Row) -> None:
     func, arrays = optable.func_of(*row)
     live, rng = optable.active(arrays), np.random.default_rng(1)
