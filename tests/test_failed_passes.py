@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from autograd_pair import f64, modules, outcome, plain, same
+from test_autograd_function import functions
 
 import aotgrad as ag
 
@@ -24,12 +25,7 @@ def refuse(*args: Any) -> Any:
 
 def bad(m: Any, give: Callable[[Any, Any], Any]) -> Any:
     """A Function of two inputs whose backward is ``give``."""
-    class Bad(m.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, x: Any, y: Any) -> Any:
-            ctx.save_for_backward(x, y)
-            return x * y
-
+    class Bad(functions(m).Mul):  # type: ignore[misc]
         @staticmethod
         def backward(ctx: Any, g: Any) -> Any:
             return give(ctx.saved_tensors, g)
