@@ -199,9 +199,55 @@ def test_in_compiled_functions(name: str) -> None:
             np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14)
 
 
-def test_forward_mode_in_compiled_functions_is_told() -> None:
-    m = ag.autograd.functional
-    for call in (lambda x: m.jacobian(lambda x: x.exp(), x, vectorize=True, strategy="forward-mode"),
-                 lambda x: m.hessian(lambda x: x.exp().sum(), x, vectorize=True, outer_jacobian_strategy="forward-mode")):
-        with pytest.raises(ag.AotgradError, match="aotgrad.jvp"):
-            ag.compile(call)(_TWO[0])
+_FORWARD, _OUTER = {"vectorize": True, "strategy": "forward-mode"}, {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}
+_AT_ONCE: dict[str, Callable[..., Any]] = {
+    "forward": lambda m, x, w: functional(m).jacobian(lambda x: w @ (x * x), x, **_FORWARD),
+    "forward, several": lambda m, x, w: functional(m).jacobian(lambda x, w: (w @ x.sin(), x.sum(), w), (x, w), **_FORWARD),
+    "forward, not there": lambda m, x, w: functional(m).jacobian(lambda x, w: (x * 2, f64(m, X)), (x, w), **_FORWARD),
+    "forward, whole numbers": lambda m, x, w: functional(m).jacobian(lambda x: (x.exp(), x.argmax()), x, **_FORWARD),
+    "reverse": lambda m, x, w: functional(m).jacobian(lambda x, w: (w @ x.sin(), x.sum(), w), (x, w), vectorize=True),
+    "reverse, not there": lambda m, x, w: functional(m).jacobian(lambda x, w: (x * 2, f64(m, X)), (x, w), vectorize=True),
+    "created graph": lambda m, x, w: m.autograd.grad((functional(m).jacobian(lambda x: w @ x.exp(), x, vectorize=True, create_graph=True) ** 2).sum(), x),
+    "hessian, forward": lambda m, x, w: functional(m).hessian(lambda x, w: (w @ x.sin()).pow(2).sum(), (x, w), **_OUTER),
+    "hessian, forward, of one": lambda m, x, w: functional(m).hessian(lambda x: (w @ x.sin()).pow(2).sum(), x, **_OUTER),
+    "hessian, reverse": lambda m, x, w: functional(m).hessian(lambda x, w: (w @ x.sin()).pow(2).sum(), (x, w), vectorize=True),
+    "in one another": lambda m, x, w: functional(m).jacobian(lambda x: functional(m).jacobian(lambda y: y ** 3 * x, x, vectorize=True, create_graph=True), x, **_FORWARD),
+}
+
+
+def _nested_lists(x: Any) -> Any:
+    """Tuples of tuples of numbers, however the levels are held."""
+    return tuple([_nested_lists(v) for v in x]) if isinstance(x, (tuple, list)) else x.detach()
+
+
+@pytest.mark.parametrize("name", _AT_ONCE)
+def test_all_at_once_in_compiled_functions_beside_torch(name: str) -> None:
+    run = ag.compile(lambda x, w: _AT_ONCE[name](ag, x, w))
+
+    def lines(m: Any, x: list[float]) -> Any:
+        return _nested_lists((run if m is ag else functools.partial(_AT_ONCE[name], m))(f64(m, x, True), f64(m, [x, x[::-1]], True)))
+
+    for x in (X, [0.5, -1.0, 2.0]):
+        assert same(functools.partial(lines, x=x))[0] != "error"
+    assert run.cache_info().variants == 1
+
+
+@pytest.mark.parametrize("lines", [
+    lambda af, x, y: af.jacobian(lambda x: 3, x, **_FORWARD), lambda af, x, y: af.jacobian(lambda x: 3, x, vectorize=True),
+    lambda af, x, y: af.jacobian(lambda x: x, x, strategy="forward-mode"), lambda af, x, y: af.jacobian(lambda x: x, x, create_graph=True, **_FORWARD),
+    lambda af, x, y: af.jacobian(lambda x: x, x, strict=True, **_FORWARD), lambda af, x, y: af.hessian(lambda x: x, x, **_OUTER),
+    lambda af, x, y: af.hessian(lambda x: x.sum(), x, outer_jacobian_strategy="forward-mode"),
+])
+def test_bad_calls_in_compiled_functions_have_torchs_error_types(lines: Callable[..., Any]) -> None:
+    def run(m: Any) -> Any:
+        f = lambda x, y: lines(functional(m), x, y)
+        return (ag.compile(f) if m is ag else f)(f64(m, X), f64(m, Y))
+
+    assert same(run)[0] == "error"
+
+
+def test_at_once_is_one_loop_of_the_program() -> None:
+    """The program does not grow with the sizes, which stay open."""
+    run = ag.compile(lambda x: functional(ag).jacobian(lambda x: x.sin() * x.sum(), x, vectorize=True))
+    sizes = [len(str(run.trace(ag.ones(n, dtype=ag.float64))).splitlines()) for n in (3, 40)]
+    assert sizes[0] == sizes[1]

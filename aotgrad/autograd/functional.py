@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.frontend import factories, randoms, transforms
+from aotgrad.frontend import factories, jacobians, randoms, transforms
 from aotgrad.frontend.dispatch import TORCH, call
+from aotgrad.frontend.leaves import tracing_any
 from aotgrad.frontend.trace import Traced
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -291,13 +292,14 @@ def jacobian(func: F, inputs: Any, create_graph: bool = False, strict: bool = Fa
                                              'Please either set '
                                              '`create_graph=False` or `strategy="reverse-mode"`.')
         return _forward_jacobian(func, inputs, strict, vectorize)
+    if vectorize and not strict and tracing_any(inputs):
+        return _traced_jacobian(func, inputs, create_graph, forward=False)
     with modes.differentiating():
         run = _Run(func, inputs, "jacobian", create_graph, strict)
         run.call()
         if vectorize and strict:
             raise AotgradRuntimeError("autograd.functional.jacobian: `strict=True` and `vectorized=True` are not supported together. Please either set `strict=False` or "
                                       "`vectorize=False`.")
-        vectorize = vectorize and not any(isinstance(x, Traced) for x in run.inputs)  # a compiled function is one program in either case
         blocks = [_rows_at_once(run, out) if vectorize else _rows(run, i, out) for i, out in enumerate(run.outputs)]
     return _nested([tuple([x if create_graph else x.detach() for x in row]) for row in blocks], run.many_out, run.many_in)
 
@@ -333,6 +335,8 @@ def _forward_jacobian(func: F, inputs: Any, strict: bool, vectorize: bool) -> An
                                   'or `strategy="reverse-mode"`.')
     if not vectorize:
         raise AotgradNotImplementedError("Computing Jacobian using forward-AD or forward-over-reverse Hessian is only implemented for `vectorize=True`.")
+    if tracing_any(inputs):
+        return _traced_jacobian(func, inputs, True, forward=True)  # what the function captures may be differentiated later, as in eager code
     many_in, xs = _as_tuple(inputs, "inputs", "jacobian")
     columns: list[list[list[Any]]] = []  # per input, per element, per output
     many_out, outs = False, []
@@ -358,6 +362,24 @@ def _forward_jacobian(func: F, inputs: Any, strict: bool, vectorize: bool) -> An
             turned = call(TORCH["permute"], (flat, [*range(1, rank + 1), 0]), {})
             row.append(call(TORCH["reshape"], (turned, (*o.shape, *x.shape)), {}))
         blocks.append(tuple(row))
+    return _nested(blocks, many_out, many_in)
+
+
+def _traced_jacobian(func: F, inputs: Any, create_graph: bool, forward: bool) -> Any:
+    """In a trace all columns (or rows) are one loop of the program, for whatever sizes."""
+    many_in, xs = _as_tuple(inputs, "inputs", "jacobian")
+    many_out, outs = False, tuple[Any, ...]()
+
+    def checked(*xs: Any) -> Any:
+        nonlocal many_out, outs
+        many_out, outs = _as_tuple(func(*xs), _OUTPUTS, "jacobian")
+        return outs
+
+    found = (jacobians.jacfwd if forward else jacobians.jacrev)(checked, argnums=tuple(range(len(xs))))(*xs)
+    blocks = []
+    for out, row in zip(outs, found):
+        full = [factories.zeros((*out.shape, *x.shape), dtype=(out if forward else x).dtype) if j is None else j for j, x in zip(row, xs)]
+        blocks.append(tuple([j if create_graph else j.detach() for j in full]))
     return _nested(blocks, many_out, many_in)
 
 
