@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -254,3 +255,39 @@ def test_committed_coefficients_are_the_fitted_ones() -> None:
         assert tuple(fit.two_over_pi()) == TWO_OVER_PI_WORDS
     finally:
         mpmath.mp.prec = precision
+
+
+#: Where functions are 0 (or, of a softplus, log1p of nearly nothing): far from the border and at it, for f64 and f32.
+GONE = {"exp": (-746.0, -104.0), "exp2": (-1077.0, -151.0), "sigmoid": (-746.0, -104.0), "softplus": (-746.0, -104.0), "erfc": (27.3, 10.6)}
+
+
+@BOTH
+@pytest.mark.parametrize("avx512", measure.FORMS)
+@pytest.mark.parametrize("name", sorted(GONE))
+def test_what_underflows_is_0_and_takes_no_longer(name: str, avx512: bool, dtype: str) -> None:
+    """Results below the subnormal numbers are not computed: a processor takes 150 cycles for each (20 to 80 times as long as for others)."""
+    edge = GONE[name][dtype == "f32"]
+    far = np.array([edge, edge * (1 + 2.0**-20), edge * 2, edge * 1e30, edge * math.inf], TYPES[dtype])
+    for lanes in (1, 2, WIDE[dtype]):
+        assert not measure.apply(name, dtype, lanes, far, avx512=avx512).any()
+    run = measure.compile_loop(name, dtype, WIDE[dtype], avx512)
+    out = np.empty(1024, TYPES[dtype])
+    arrays = [np.full(1024, v, TYPES[dtype]) for v in (0.5, edge * 2, edge * math.inf)]
+    times: list[list[float]] = [[], [], []]
+    for _ in range(9):
+        for x, t in zip(arrays, times):
+            start = time.perf_counter()
+            run(x.ctypes.data, out.ctypes.data, 1024, 20)
+            t.append(time.perf_counter() - start)
+    usual, *gone = (min(t) for t in times)
+    assert max(gone) < 4 * usual, [t / usual for t in gone]
+
+
+@BOTH
+def test_logarithms_of_nearly_1_are_what_is_added(dtype: str) -> None:
+    x = np.array([2.0**-41, 2.0**-60, 2.0**-101, 2.0**-140, float(np.finfo(TYPES[dtype]).smallest_subnormal), 0.0], np.float64).astype(TYPES[dtype])
+    x = x[x < 2.0**-100] if dtype == "f64" else x
+    x = np.concatenate([x, -x])
+    got = measure.apply("log1p", dtype, WIDE[dtype], x)
+    np.testing.assert_array_equal(got, x)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(x))

@@ -52,10 +52,17 @@ def exp_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple[
     return power, high, (r - (high - 1.0)) + tail
 
 
+def vanishing(b: Emitter, x: Val, least: float) -> tuple[Val, Val]:
+    """(x, whether a lane lies below ``least``, where a function is 0). A result that underflows costs a processor 150 cycles, so those lanes must not compute theirs:
+    ``scaled`` leaves them out where its instruction can, else x is 0 there."""
+    none = b.fcmp("olt", x, least)
+    return x if b.scales(x) else b.select(none, 0.0, x), none
+
+
 def exp_short(b: Emitter, x: Val) -> tuple[Power, Val, Val, Val]:
     """(k with an offset of twice the bias, r, r**2, p) with exp(x) = 2**k (1 + (r + r**2 p)). Without the rest of r: an eighth of the last place of 1 at most."""
     c = CONST[x.ty]
-    x = b.below(b.above(x, pick((-746.0, -104.0), x)), pick((710.0, 89.0), x))
+    x = b.below(x, pick((710.0, 89.0), x))
     power = round_scaled(b, x, c["INV_LN2"], 2 * x.fmt.bias)
     r = b.fma(power.k, -c["LN2_REST"], b.fma(power.k, -c["LN2_CUT"], x))
     return power, r, r * r, b.named_poly("EXP", r)
@@ -66,21 +73,24 @@ def power_of_two(bits: Val, mantissa: int) -> Val:
     return (bits << mantissa).to_float()
 
 
-def scaled(b: Emitter, y: Val, power: Power) -> Val:
-    """y * 2**k, rounded once, the bits with an offset of twice the bias. In two halves where no instruction does it: overflow and subnormal results come out right."""
+def scaled(b: Emitter, y: Val, power: Power, none: Val | None = None) -> Val:
+    """y * 2**k, rounded once, the bits with an offset of twice the bias; 0 where ``none`` holds. In two halves where no instruction does it: overflow and subnormal
+    results come out right."""
     if b.scales(y):
-        return b.scalef(y, power.k)
-    half = power.bits >> 1
-    return y * power_of_two(half, y.fmt.mantissa) * power_of_two(power.bits - half, y.fmt.mantissa)
+        out = b.scalef(y, power.k)
+    else:
+        half = power.bits >> 1
+        out = y * power_of_two(half, y.fmt.mantissa) * power_of_two(power.bits - half, y.fmt.mantissa)
+    return out if none is None else b.select(none, 0.0, out)
 
 
 def exp(b: Emitter, x: Val) -> Val:
+    x, none = vanishing(b, x, pick((-746.0, -104.0), x))
     if x.ty == "f32":
         power, r, square, p = exp_short(b, x)
-        return scaled(b, 1.0 + b.fma(square, p, r), power)
-    clamped = b.below(b.above(x, -746.0), 710.0)
-    power, high, low = exp_parts(b, clamped, 2 * x.fmt.bias)
-    return scaled(b, high + low, power)
+        return scaled(b, 1.0 + b.fma(square, p, r), power, none)
+    power, high, low = exp_parts(b, b.below(x, 710.0), 2 * x.fmt.bias)
+    return scaled(b, high + low, power, none)
 
 
 def exp2_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple[Power, Val, Val]:
@@ -101,9 +111,9 @@ def exp2_parts(b: Emitter, x: Val, offset: int, low: Val | None = None) -> tuple
 
 
 def exp2(b: Emitter, x: Val) -> Val:
-    clamped = b.below(b.above(x, pick((-1077.0, -151.0), x)), pick((1025.0, 129.0), x))
-    power, high, low = exp2_parts(b, clamped, 2 * x.fmt.bias)
-    return scaled(b, high + low, power)
+    x, none = vanishing(b, x, pick((-1077.0, -151.0), x))
+    power, high, low = exp2_parts(b, b.below(x, pick((1025.0, 129.0), x)), 2 * x.fmt.bias)
+    return scaled(b, high + low, power, none)
 
 
 def expm1_tail(b: Emitter, r: Val, c: Val) -> Val:
@@ -165,8 +175,10 @@ def log(b: Emitter, x: Val) -> Val:
 
 def log1p(b: Emitter, x: Val, low: Val | None = None) -> Val:
     """log(1 + x + low) = log of u = 1 + x, with d/u added, d the rounding error of u (and low);
-    where u is within [sqrt(1/2), sqrt(2)) x itself is the argument of the series."""
+    where u is within [sqrt(1/2), sqrt(2)) x itself is the argument of the series. What is near 0 is its own logarithm: squares of it would underflow."""
     c = CONST[x.ty]
+    given, tiny = x, b.fcmp("olt", b.abs(x), pick((2.0**-100, 2.0**-40), x))
+    x = b.select(tiny, 1.0, x) if low is None else x
     u = 1.0 + x
     k, field, f = log_split(b, u, subnormal=False)
     whole = b.icmp("eq", field, 0)
@@ -181,8 +193,8 @@ def log1p(b: Emitter, x: Val, low: Val | None = None) -> Val:
     d = b.select(used, d * (x.fmt.one - field).to_float(), 0.0)
     g = 1.0 - s
     tail = b.fma(d, g * b.fma(s, s, g), tail)
-    y = b.fma(k, c["LN2_CUT"], f - (half_square - b.fma(k, c["LN2_REST"], tail)))
-    return b.copysign(log_edges(b, u, y), x)
+    y = b.copysign(log_edges(b, u, b.fma(k, c["LN2_CUT"], f - (half_square - b.fma(k, c["LN2_REST"], tail)))), x)
+    return y if low is not None else b.select(tiny, given, y)
 
 
 def log_high_low(b: Emitter, f: Val) -> tuple[Val, Val]:

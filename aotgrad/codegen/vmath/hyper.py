@@ -109,10 +109,11 @@ def cosh(b: Emitter, x: Val) -> Val:
 def sigmoid(b: Emitter, x: Val) -> Val:
     """With e = exp(-abs(x)) = 2**k (1 + r + tail):  q = 1/(1 + e), or 2**k (q + q (r + tail)) for x < 0. The divisor in two parts; what the quotient lacks is added to
     the tail."""
-    power, r, square, p = exp_short(b, -b.abs(x))
+    a = b.above(-b.abs(x), pick((-746.0, -104.0), x))
+    power, r, square, p = exp_short(b, a)
     tail = square * p
     t, one = r + tail, b.lift(1.0, x.ty)
-    scale = scaled(b, one, power)
+    scale = scaled(b, one, power, b.fcmp("olt", a, pick((-708.0, -87.0), x)))  # 1 + scale is 1 long before
     whole = scale + 1.0
     dh, dl = b.fast_two_sum(whole, b.fma(scale, t, scale - (whole - 1.0)))
     q = 1.0 / dh
@@ -120,9 +121,10 @@ def sigmoid(b: Emitter, x: Val) -> Val:
     negative = b.fcmp("olt", x, 0.0)
     grown = b.select(negative, r + b.fma(lack, 1.0 + t, tail), lack)
     y = b.fma(q, grown, q)
-    if b.scales(y):
-        return b.scalef(y, b.select(negative, power.k, 0.0))
-    return scaled(b, y, Power(b.select(negative, power.bits, b.lift(2 * x.fmt.bias, power.bits.ty)), power.k))
+    none = b.fcmp("olt", x, pick((-746.0, -104.0), x))
+    shrinks = negative & ~none
+    bits = power.bits if b.scales(y) else b.select(shrinks, power.bits, b.lift(2 * x.fmt.bias, power.bits.ty))
+    return scaled(b, y, Power(bits, b.select(shrinks, power.k, 0.0)), none)
 
 
 def erf(b: Emitter, x: Val) -> Val:
@@ -141,7 +143,9 @@ def erfc(b: Emitter, x: Val) -> Val:
     """Below 3/4: 1 - x - x P. Above: exp(-a**2) H(q)/(1 + 2 a), q = (a - 4)/(a + 4), each factor in two parts; below zero 2 - that."""
     if x.ty == "f32":
         return _erfc_wide(b, x)
-    a = b.below(b.abs(x), 27.5)
+    a = b.abs(x)
+    none = b.fcmp("ogt", a, 27.25)
+    a = b.select(none, 1.0, a)
     sh, sl = b.fast_two_sum(b.lift(1.0, x.ty), -x)
     small = sh + b.fma(x, -b.named_poly("ERF", x * x), sl)
     square, error = b.two_prod(a, a)
@@ -152,7 +156,7 @@ def erfc(b: Emitter, x: Val) -> Val:
     nh, ne = b.two_prod(eh, hh)
     twice = a + a
     dh, dl = b.fast_two_sum(twice, b.lift(1.0, x.ty))
-    tail = scaled(b, divide(b, nh, b.fma(eh, hl, b.fma(el, hh, ne)), dh, dl), power)
+    tail = scaled(b, divide(b, nh, b.fma(eh, hl, b.fma(el, hh, ne)), dh, dl), power, none)
     large = b.select(b.fcmp("olt", x, 0.0), 2.0 - tail, tail)
     return b.select(b.fcmp("olt", a, 0.75), small, large)
 

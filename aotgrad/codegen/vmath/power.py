@@ -6,7 +6,7 @@ from functools import cache
 
 from .coeffs import CONST
 from .emit import Emitter, Val, VFunc
-from .explog import INF, NAN, exp2_parts, log_split, pick, power_of_two, scaled
+from .explog import INF, NAN, exp2_parts, log_split, pick, power_of_two, scaled, vanishing
 from .slow import SLOW, fmod_long, per_lane
 
 
@@ -64,8 +64,9 @@ def pow_(b: Emitter, x: Val, y: Val) -> Val:
     p = exponent(b, a, y, high)
     rest = b.fma(y, low, b.fma(y, high, -p))
     rest = b.select(b.fcmp("olt", b.abs(p), 1100.0), rest, 0.0)
-    power, rh, rl = exp2_parts(b, b.below(b.above(p, -1100.0), 1100.0), 2 * x.fmt.bias, rest)
-    return signs(b, x, y, scaled(b, rh + rl, power))
+    p, none = vanishing(b, p, -1077.0)
+    power, rh, rl = exp2_parts(b, b.below(p, 1100.0), 2 * x.fmt.bias, rest)
+    return signs(b, x, y, scaled(b, rh + rl, power, none))
 
 
 def _pow_wide(b: Emitter, x: Val, y: Val) -> Val:
