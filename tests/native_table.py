@@ -7,7 +7,8 @@ that leave SIMD tails. Every call runs twice: all buffers ending at a page nobod
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -209,18 +210,26 @@ def arguments(funcs: Mapping[str, Func], arrays: Sequence[Any], rng: np.random.G
     return out
 
 
-def agree(got: Any, want: Any, exact: bool, what: str) -> None:
-    """Equal bits for exact ops and data; a few units in the last place of the largest element otherwise."""
+def agree(got: Any, want: Any, exact: bool, what: str, moved: Callable[[], list[Any]] | None = None) -> None:
+    """Equal bits for exact ops and data; a few units in the last place of the largest element otherwise.
+
+    ``moved``: where that does not hold, how far rounding of the operands alone moves each result; no order of operations can do better.
+    """
     gots = list(got) if isinstance(got, tuple) else [got]
     assert len(gots) == len(want), what
-    for g, w in zip(gots, want):
+    for i, (g, w) in enumerate(zip(gots, want)):
         assert g.shape == w.shape and g.dtype == w.dtype, f"{what}: {g.dtype}{g.shape} is not {w.dtype}{w.shape}"
         if exact or w.dtype.kind in "iub":
             np.testing.assert_array_equal(g, w, err_msg=what)
         else:
             eps = float(np.finfo(w.dtype).eps)
             scale = max(1.0, float(np.max(np.abs(w), initial=0.0, where=np.isfinite(w))))
-            np.testing.assert_allclose(g, w, rtol=64 * eps, atol=16 * eps * scale, err_msg=what)
+            near = np.isclose(g, w, rtol=64 * eps, atol=16 * eps * scale, equal_nan=True)
+            if moved is not None and not near.all():
+                with np.errstate(invalid="ignore"):
+                    near |= np.abs(g - w) <= 4 * moved()[i]
+            if not near.all():
+                np.testing.assert_allclose(g, w, rtol=64 * eps, atol=16 * eps * scale, err_msg=what)
 
 
 def run_both_guards(native: Native, args: Sequence[Any], status: int = 0) -> Any:
@@ -261,9 +270,26 @@ def groups(found: Iterable[Case], roads: Sequence[str] = ROADS) -> list[Group]:
     return out
 
 
-def check_arrays(group: Group, case: Case, arrays: Sequence[Any], rng: np.random.Generator) -> None:
+def seeded(*names: Any) -> np.random.Generator:
+    """A generator of numbers that depend on what they are for, and not on what was run before."""
+    return np.random.default_rng(zlib.crc32(repr(names).encode()))
+
+
+def moved_by_rounding(func: Func, args: Sequence[Any]) -> list[Any]:
+    """How far each result moves when every float operand that is no whole number (those may stand at a kink) moves by a unit in the last place."""
+    want, most = interp.run(func, *args), [np.zeros(())] * len(func.outputs)
+    for side in (np.inf, -np.inf):
+        near = interp.run(func, *(np.where(x == np.rint(x), x, np.nextafter(x, np.asarray(side, x.dtype))) if x.dtype.kind == "f" else x for x in args))
+        with np.errstate(invalid="ignore"):
+            by = [np.abs(n - w) if w.dtype.kind == "f" else np.zeros(()) for n, w in zip(near, want)]
+        most = [np.maximum(m, np.where(np.isfinite(d), d, 0)) for m, d in zip(most, by)]
+    return most
+
+
+def check_arrays(group: Group, case: Case, arrays: Sequence[Any]) -> None:
     """All roads of a group on one set of operands."""
     what = f"{case.op.name}[{case.name}]{[x.shape for x in arrays]}"
+    rng = seeded(what)
     try:
         args = arguments(group.funcs, arrays, rng)
     except AotgradIndexError:
@@ -272,7 +298,8 @@ def check_arrays(group: Group, case: Case, arrays: Sequence[Any], rng: np.random
     for road, kernel in group.kernels.items():
         want = interp.run(group.funcs[road], *args[road])
         got = run_both_guards(kernel, args[road])
-        agree(got, want, road == "value" and case.op.exact and case.op.name != "scatter_add", f"{what} {road}")
+        exact = road == "value" and case.op.exact and case.op.name != "scatter_add"
+        agree(got, want, exact, f"{what} {road}", lambda road=road: moved_by_rounding(group.funcs[road], args[road]))
 
 
 def spread(found: list[Case], most: int | None) -> list[Case]:
@@ -285,11 +312,11 @@ def check_op(name: str, dtype: Any = np.float64, roads: Sequence[str] = ROADS, s
     found = spread(cases(opdef.get(name), dtype), samples)
     if dtype != np.float64 and not any(x.dtype == dtype for c in found for x in c.arrays):
         return 0
-    rng, count = np.random.default_rng(0), 0
+    count = 0
     for group in groups(found, roads):
         for case in group.cases:
-            for arrays in (case.arrays, *(resized(case, rng) if case is group.cases[0] else ())):
-                check_arrays(group, case, arrays, rng)
+            for arrays in (case.arrays, *(resized(case, seeded(name, case.name)) if case is group.cases[0] else ())):
+                check_arrays(group, case, arrays)
                 count += 1
     return count
 
@@ -348,7 +375,7 @@ def check_layouts(name: str, samples: int | None = None) -> int:
         if "vjp" in group.funcs:
             assert group.funcs["vjp"].out_types[n:] == [t for t in group.funcs["value"].arg_types if is_float(t)], f"{name}: a cotangent lost its layout"
         for case in group.cases:
-            check_arrays(group, case, case.arrays, np.random.default_rng(2))
+            check_arrays(group, case, case.arrays)
             count += 1
     return count
 

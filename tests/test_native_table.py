@@ -26,12 +26,12 @@ C_FORM = ("add", "where", "tanh", "softplus", "cast", "sum", "prod", "amax", "ar
 @pytest.mark.parametrize("name", OPS)
 def test_compiled_float64(name: str) -> None:
     """Value, VJP, JVP and VJP of VJP between guard pages, on samples and on other sizes."""
-    assert native_table.check_op(name, samples=6) > 0
+    assert native_table.check_op(name, samples=4) > 0
 
 
 @pytest.mark.parametrize("name", FLOAT_OPS[::2])
 def test_compiled_float32(name: str) -> None:
-    assert native_table.check_op(name, np.float32, ("value", "vjp"), 3) > 0
+    assert native_table.check_op(name, np.float32, ("value", "vjp"), 2) > 0
 
 
 @pytest.mark.parametrize("name", OPS)
