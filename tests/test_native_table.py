@@ -81,7 +81,7 @@ def test_as_users_call_it(name: str, every: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy's own, of empty means and the like
-@pytest.mark.parametrize("name", user_table.public())
+@pytest.mark.parametrize("name", [n if i % 2 else pytest.param(n, marks=pytest.mark.thorough) for i, n in enumerate(user_table.public())])
 def test_other_sizes_after_the_first_call(name: str) -> None:
     """0, 1, and more; and sizes that do not fit together raise as eager does."""
     for i, (f, xs) in enumerate(user_table.rows(name)):
