@@ -4,6 +4,7 @@ definition; the same bits by every road; derivatives to second order."""
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import aotgrad as ag
 from aotgrad.codegen.conv import emit, select, winograd
 from aotgrad.codegen.conv.taps import tap_sums
 from aotgrad.codegen.target import Target
-from aotgrad.frontend import images
+from aotgrad.frontend import aot, images
 from aotgrad.ir import TensorType, dims, interp
 from aotgrad.ir import build as build_ir
 from aotgrad.ir.transforms.cleanup import standard
@@ -372,6 +373,47 @@ def test_derivatives_to_second_order() -> None:
     hx, hw = (np.asarray(h) for h in ag.compile(ag.grad(lambda x, w: ag.jvp(loss, (x, w), (dx, dw))[1], argnums=(0, 1)))(x, w))
     np.testing.assert_allclose(hx, along(lambda x, w: grad(x, w)[0]), rtol=1e-5, atol=1e-6 * abs(hx).max())
     np.testing.assert_allclose(hw, along(lambda x, w: grad(x, w)[1]), rtol=1e-5, atol=1e-6 * abs(hw).max())
+
+
+# ---- built ahead of time ------------------------------------------------------------------------------------------------------------
+
+ON, OFF = True, False  # whether the form is chosen for the forward convolution
+BUILT: list[tuple[bool, Any, Any, dict[str, Any]]] = [
+    (ON, (2, 32, 16, 16), (48, 32, 3, 3), {"padding": 1}), (ON, (3, 24, 13, 15), (40, 24, 3, 3), {"padding": (1, 0)}),
+    (ON, (1, 64, 9, 30), (70, 64, 3, 3), {"padding": 2}), (OFF, (2, 32, 16, 16), (48, 32, 3, 3), {"padding": 1, "stride": 2}),
+    (OFF, (2, 32, 16, 15), (48, 32, 5, 5), {"padding": 2}), (OFF, (2, 32, 16, 16), (32, 16, 3, 3), {"padding": 1, "groups": 2}),
+    (OFF, (1, 96, 7, 7), (64, 96, 3, 3), {"padding": 1}), (ON, (0, 32, 16, 16), (48, 32, 3, 3), {"padding": 1}),
+]
+OF_BUILT = [pytest.param(*b, last, n, id=f"{i}{'-channels_last' * last}-{n}", marks=[pytest.mark.thorough] * (i > 3 or i % 2 != last or i // 2 % 2 != j))
+            for i, b in enumerate(BUILT) for last in (0, 1) for j, n in enumerate(("known", "open"))]
+
+
+@pytest.mark.parametrize("form, x, w, kw, last, batch", OF_BUILT)
+def test_a_library_gives_the_bits_of_a_compiled_function(form: bool, x: Any, w: Any, kw: dict[str, Any], last: int, batch: str, tmp_path: Path) -> None:
+    """Value and both gradients in float32: built for this machine and for AVX2, against compiled and eager calls, and against the same programs compiled for AVX2."""
+    def three(x: Any, w: Any, t: Any) -> Any:
+        return ag.conv2d(x, w, **kw), *ag.grad(lambda x, w: ag.sum(ag.conv2d(x, w, **kw) * t), argnums=(0, 1))(x, w)
+
+    attrs, layout = attrs_of(kw.get("stride", 1), kw["padding"], 1, kw.get("groups", 1)), LAST(4) if last else None
+    n = dims.symbol("n") if batch == "open" else x[0]
+    types = [TensorType((n, *x[1:]), as_dtype("float32"), layout), TensorType(w, as_dtype("float32"))]
+    func = standard(vjp_func(build_ir("three", types, lambda b, x, w: b.conv(x, w, **attrs)), [True, True]))
+    rng = np.random.default_rng(len(tmp_path.name))
+    args = [rng.standard_normal(t.substitute({"n": x[0]}).shape, dtype=np.float32) for t in func.arg_types]
+    declared = [f"{name}: f32[{', '.join(str(d) for d in t.shape)}]{' channels_last' * (t.layout is not None)}" for name, t in zip("xwt", func.arg_types)]
+    for name in NAMES:
+        assert (winograd.plan_tiles(tap_sums(spec(channels=x[1], filters=w[0], spatial=x[2:], kernel=w[2:], padding=attrs["padding"], stride=attrs["stride"],
+                                                  groups=attrs["groups"]))[0], Target.named(name)) is not None) is form
+        built = ag.load(aot.build(three, declared, out=tmp_path / name, name="three", target=name).library)
+        found = {"jit": Program(func, Target.named(name))(*args)}
+        if name == "native":
+            given = [ag.tensor(a) for a in args]
+            if last:
+                given = [a if i == 1 else a.contiguous(memory_format=ag.channels_last) for i, a in enumerate(given)]
+            found |= {"compiled": ag.compile(three)(*given), "eager": three(*given)}
+        for how, results in found.items():
+            for i, (got, want) in enumerate(zip(built.three(*args), results, strict=True)):
+                assert got.tobytes() == np.ascontiguousarray(want).tobytes(), (name, how, i)
 
 
 # ---- the choice -----------------------------------------------------------------------------------------------------------------------
