@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aotgrad_runtime.dtypes import int8
+from aotgrad_runtime.records import record
 
 from ..ir import dims
 from ..ir.core import Op, Value
@@ -30,6 +31,7 @@ from .sum_order import BLOCK
 
 __all__ = ["dot", "dot_nest", "workspace_bound"]
 
+Shape = tuple[DimLike, ...]
 _SMALL = 8
 _ROW_BLOCK = 48  # rows of the smallest part of a product
 _BATCH, _SMALL_BATCH = 8, 1024  # products of a batch between two questions whether to stop
@@ -85,14 +87,38 @@ def _is_small(op: Op) -> bool:
     return t.dtype.mlir not in ("f64", "f32") or all(isinstance(d, int) and d <= _SMALL for d in sizes)
 
 
+@record(frozen=True)
+class _Batch:
+    """Products of one size: dims of the batch, (M, N, K), and the operands and the result, with the batch's dims before the last two."""
+
+    lead: Shape
+    sizes: Shape
+    arrays: tuple[Access, ...]
+
+    def joined(self) -> _Batch:
+        """Products with one matrix as one product, as far as their rows follow each other in memory."""
+        (m, n, k), (a, b, c), lead = self.sizes, self.arrays, self.lead
+        while lead and b.strides[-3] == 0 and all(m == 1 or x.strides[-3] == m * x.strides[-2] for x in (a, c)):
+            a, c = (Access(x.store, x.base, (*x.strides[:-3], x.strides[-3] if m == 1 else x.strides[-2], x.strides[-1])) for x in (a, c))
+            b = Access(b.store, b.base, (*b.strides[:-3], *b.strides[-2:]))
+            lead, m = lead[:-1], lead[-1] * m
+        return _Batch(lead, (m, n, k), (a, b, c))
+
+    def may_join(self, cx: Context) -> bool | Value:
+        """Whether that changes no bit. An element is a sum in the order of k for any number of rows if the matrix's columns are adjacent, and for more than a few of
+        another; of few columns the order turns on the number of rows."""
+        (m, n, _), b = self.sizes, self.arrays[1]
+        return both(cx, more_than_few(cx, n), True if b.strides[-1] == 1 else more_than_few(cx, m))
+
+
 class _Product:
     """A product being emitted: operands, sizes, the nest that alone reads it."""
 
-    def __init__(self, cx: Context, item: Item, op: Op, c: Access, e: NestEmitter | None) -> None:
+    def __init__(self, cx: Context, op: Op, batch: _Batch, e: NestEmitter | None) -> None:
         self.cx, self.e = cx, e
-        self.arrays = (*(cx.buffers.access(item, o) for o in op.operands), c)
-        t, k = op.result.type, op.operands[0].type.shape[-1]
-        self.dtype, self.lead, self.sizes = t.dtype, t.shape[:-2], (*t.shape[-2:], k)
+        self.lead, self.sizes, self.arrays = batch.lead, batch.sizes, batch.arrays
+        t = op.result.type
+        self.dtype = t.dtype
         self.small = _is_small(op)
         self.epilogue = _block_function(cx, e) if e is not None else None
         self.threads = 1 if self.small or cx.module is None else self._threads()
@@ -254,12 +280,28 @@ def _bounds(kb: Any, i: Index, parts: Index, blocks: Index, block: int, size: In
 
 
 def _product(cx: Context, item: Item, op: Op, c: Access, e: NestEmitter | None) -> None:
-    made = _Product(cx, item, op, c, e)
-    made.emit()
+    t, k = op.result.type, op.operands[0].type.shape[-1]
+    batch = _Batch(t.shape[:-2], (*t.shape[-2:], k), (*(cx.buffers.access(item, o) for o in op.operands), c))
+    whole = batch if not batch.lead or _is_small(op) else batch.joined()
+    may = whole is batch or whole.lead == batch.lead or batch.may_join(cx)
+    made = _Product(cx, op, whole if may is True else batch, e) if isinstance(may, bool) else _either(cx, op, whole, batch, may)
+    if isinstance(may, bool):
+        made.emit()
     m, n, k = made.sizes
     shared = {"threads": made.threads} if made.threads > 1 else {}
     cx.report.append({"kind": "small dot" if made.small else "gemm", **shared, "sizes": [m, n, k], "batch": dims.product(made.lead),
                       "epilogue": e is not None})
+
+
+def _either(cx: Context, op: Op, whole: _Batch, batch: _Batch, may: Value) -> _Product:
+    """One product or those of the batch, as the sizes are; the one product."""
+    with cx.kb.if_(may) as br:
+        with br.then():
+            made = _Product(cx, op, whole, None)
+            made.emit()
+        with br.orelse():
+            _Product(cx, op, batch, None).emit()
+    return made
 
 
 def dot_nest(cx: Context, nest: Nest) -> None:

@@ -20,10 +20,9 @@ from .bufferise import Store, strides_of
 from .fusion import Item, Plan
 from .kernel import Index
 from .nest import Context
+from .sum_order import FEW
 
-__all__ = ["FEW", "Packed", "both", "fixed_in_loop", "more_than_few", "pack_here"]
-
-FEW = 8  # rows or columns up to which a product may take another path
+__all__ = ["Packed", "both", "fixed_in_loop", "more_than_few", "pack_here"]
 
 
 @record

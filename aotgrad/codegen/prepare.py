@@ -10,6 +10,7 @@ from aotgrad_runtime.dtypes import int64
 
 from ..ir.builder import Builder
 from ..ir.core import Block, Op, Value
+from .unlooped import unloop
 from .windows import overlays
 
 __all__ = ["prepare"]
@@ -92,7 +93,7 @@ def prepare(block: Block) -> tuple[list[Op], Sequence[Value]]:
     """Ops and outputs of a block, which itself stays as it is."""
     env: dict[Value, Value] = {}
     turns = _Turns(block, env)
-    if not turns.ops and not any(_expands(op) for op in block.ops):
+    if not turns.ops and not any(_expands(op) or op.name == "scan" for op in block.ops):
         return overlays(block.ops, block.outputs)
     ops: list[Op] = []
     for op in block.ops:
@@ -104,6 +105,9 @@ def prepare(block: Block) -> tuple[list[Op], Sequence[Value]]:
         elif op in turns.ops:
             aside = Block()
             env[op.result] = turns.make(Builder(aside), op)
+            ops += aside.ops
+        elif op.name == "scan" and (found := unloop(Builder(aside := Block(), op.loc), op, operands)) is not None:
+            env.update(zip(op.results, found))
             ops += aside.ops
         elif operands != op.operands:
             new = Op(op.name, operands, [r.type for r in op.results], op.attrs, op.regions, op.loc)

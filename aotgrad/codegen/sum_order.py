@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from .fusion import Nest
 
 __all__ = [
-    "BLOCK", "CHAINS", "Pairs", "apart", "by_blocks", "every_pair", "groups", "in_line", "innermost", "is_run", "is_thin", "joints", "kept", "may_split", "mixes",
+    "BLOCK", "CHAINS", "FEW", "Pairs", "apart", "by_blocks", "every_pair", "groups", "in_line", "innermost", "is_run", "is_thin", "joints", "kept", "may_split", "mixes",
     "starts_anew", "sum_size", "tied", "ties",
 ]
 
 CHAINS: Final = 4
 BLOCK: Final = 128
+FEW: Final = 8
+"""Rows or columns up to which a product may take a path with another order than by k."""
 Pairs = frozenset[tuple[int, int]]
 """Neighbouring dims (outer, inner) that one loop may, or must, go through."""
 
