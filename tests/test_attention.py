@@ -76,11 +76,16 @@ def test_sizes(sizes: tuple[int, ...], causal: bool) -> None:
     compare(normal(2, rows, features), normal(2, keys, features), normal(2, keys, values), is_causal=causal)
 
 
+@pytest.mark.parametrize("sizes", ((83, 70), (70, 83), (96, 96), (17, 200), (200, 17)), ids=str)
 @pytest.mark.parametrize("causal", (False, True), ids=("all", "causal"))
-def test_blocks_and_what_is_left_over(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
-    monkeypatch.setattr(_attention, "_BLOCK", 1 << 10)
+def test_blocks_and_what_is_left_over(monkeypatch: pytest.MonkeyPatch, causal: bool, sizes: tuple[int, int]) -> None:
+    """Several blocks of both passes, whole ones and a rest, on the diagonal, behind it and without one."""
+    for name, value in (("_BLOCK", 1 << 10), ("_TILE", 1 << 12), ("_COLUMNS", 1 << 8), ("_ROWS", 16)):
+        monkeypatch.setattr(_attention, name, value)
     _attention._compiled.cache_clear()
-    compare(normal(2, 83, 4), normal(2, 70, 4), normal(2, 70, 3), is_causal=causal)
+    rows, keys = sizes
+    compare(normal(2, rows, 4), normal(2, keys, 4), normal(2, keys, 3), is_causal=causal)
+    compare(normal(2, rows, 4), normal(2, keys, 4), normal(2, keys, 3), normal(2, 1, keys) if causal else rng.random((rows, keys)) > 0.3)
     _attention._compiled.cache_clear()
 
 

@@ -1,7 +1,8 @@
 """Scaled-dot-product attention by rows of scores that stay in cache: neither pass keeps the matrix of scores.
 
-One head after the other, a block of queries at a time: scores, softmax and the product with the values of a block are done before the next. Beside the result the
-forward pass leaves one number per query, from which the backward pass makes the scores of a block again. With ``is_causal`` a block meets the keys before its end alone.
+One head after the other. Forwards a block of queries at a time: scores, softmax and the product with the values of a block are done before the next; beside the result
+one number per query is left, from which the backward pass makes scores again. It goes by tiles of some keys and some queries: gradients of keys stay in the cache while
+queries pass, once for each part of the keys. With ``is_causal`` a block meets the keys before its end alone, and a part of the keys the queries behind its start.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ __all__ = ["scaled_dot_product_attention"]
 
 _BLOCK = 1 << 16
 """Scores of a block: 256 KB in float32."""
+_TILE, _COLUMNS, _KEYS = 1 << 18, 1 << 11, 1 << 17
+"""Bytes of a tile of scores in the backward pass, of a row of it at most, and of the tile's keys at most: two tiles and seven times the keys stay in the second cache."""
 _ROWS = 64
-"""Queries of a causal segment at least; there are at most ``_SEGMENTS``, each with code of its own."""
-_SEGMENTS = 8
+"""Queries of a causal segment at least; there are at most ``_SEGMENTS`` of rows, ``_CORNER`` of tiles on the diagonal, each with code of its own."""
+_SEGMENTS, _CORNER = 8, 4
 _LEAST = 16
 
 
@@ -130,9 +133,9 @@ def _flat(x: Any, lead: tuple[int, ...]) -> Any:
 
 # ---- the composite ---------------------------------------------------------------------------------------------------------------------
 
-def _scores(q: Any, k: Any, mask: Any, numbers: Any, scale: float) -> Any:
+def _scores(q: Any, k: Any, mask: Any, numbers: Any) -> Any:
     """``numbers`` of the queries (rows, 1), where they see only keys up to theirs."""
-    s = f.matmul(f.mul(q, scale), f.swapaxes(k, -1, -2))
+    s = f.matmul(q, f.swapaxes(k, -1, -2))
     if numbers is not None:
         mask = f.le(factories.arange(_sizes(k)[-2], dtype="int32"), numbers)
     if mask is None:
@@ -152,7 +155,7 @@ def _top(s: Any) -> Any:
 
 def _dropped(heads: Sequence[Any], mask: Any, causal: bool, scale: float, p: float) -> Any:
     q, k, v = heads
-    s = _scores(q, k, mask, _numbers(0, _sizes(q)[-2], causal), scale)
+    s = _scores(f.mul(q, scale), k, mask, _numbers(0, _sizes(q)[-2], causal))
     e = f.exp(f.sub(s, stop_gradient(_top(s))))
     total = f.sum(e, -1, keepdim=True)
     return f.matmul(dropout(f.div(e, f.where(f.eq(total, 0.0), 1.0, total)), p), v)
@@ -160,17 +163,29 @@ def _dropped(heads: Sequence[Any], mask: Any, causal: bool, scale: float, p: flo
 
 # ---- blocks ----------------------------------------------------------------------------------------------------------------------------
 
-def _segments(rows: int, keys: int, causal: bool) -> list[tuple[int, int, int]]:
+def _segments(rows: int, keys: int, causal: bool, most: int = _SEGMENTS) -> list[tuple[int, int, int]]:
     """(first query, end, keys they see): one segment, or several where later queries see more."""
     if not causal:
         return [(0, rows, keys)]
-    step = max(_ROWS, -(-rows // (_SEGMENTS * _LEAST)) * _LEAST)
+    step = max(_ROWS, -(-rows // (most * _LEAST)) * _LEAST)
     return [(a, min(a + step, rows), min(a + step, rows, keys)) for a in range(0, rows, step)]
 
 
 def _blocks(rows: int, keys: int) -> int:
     """Queries of a block."""
     return rows if rows * keys <= 2 * _BLOCK else min(rows, max(_LEAST, _BLOCK // keys // _LEAST * _LEAST))
+
+
+def _columns(k: Any, keys: int, most: int = 1 << 30) -> int:
+    """Keys of a tile of the backward pass: all in about equal parts, ``most`` of them."""
+    row = min(_COLUMNS, _KEYS // max(_sizes(k)[1], 1))
+    parts = min(-(-keys * dtype_of(k).itemsize // max(row, 16 * _LEAST)), most)
+    return min(keys, -(-keys // (parts * _LEAST)) * _LEAST)
+
+
+def _rows(rows: int, keys: int, itemsize: int) -> int:
+    """Queries of such a tile."""
+    return min(rows, max(_LEAST, _TILE // (keys * itemsize) // _LEAST * _LEAST))
 
 
 def _each(step: Callable[[Any, Any], tuple[Any, Any]], carry: Any, arrays: Sequence[Any], size: int) -> tuple[Any, list[Any]]:
@@ -200,17 +215,23 @@ def _joined(parts: Sequence[Any]) -> Any:
     return parts[0] if len(parts) == 1 else f.cat(list(parts), 0)
 
 
+def _longer(x: Any, rows: int) -> Any:
+    """``x`` with rows of 0 behind it, up to ``rows``."""
+    have, wide = _sizes(x)
+    return x if have == rows else f.cat([x, factories.zeros((rows - have, wide), dtype=dtype_of(x).name)], 0)
+
+
 def _forward(causal: bool, scale: float) -> Callable[..., tuple[Any, Any]]:
     """Result and logarithm of the sum of exponentials of one head."""
 
     def head(q: Any, k: Any, v: Any, mask: Any) -> tuple[Any, Any]:
-        parts = []
+        parts, q = [], f.mul(q, scale)
         for first, end, keys in _segments(_sizes(q)[0], _sizes(k)[0], causal):
             size = _blocks(end - first, keys)
             own_k, own_v = k[:keys], v[:keys]
 
             def step(carry: Any, x: Any, own_k: Any = own_k, own_v: Any = own_v) -> tuple[Any, Any]:
-                s = _scores(x[0], own_k, x[1], x[2], scale)
+                s = _scores(x[0], own_k, x[1], x[2])
                 top = _top(s)
                 e = f.exp(f.sub(s, top))
                 total = f.sum(e, -1, keepdim=True)
@@ -223,34 +244,79 @@ def _forward(causal: bool, scale: float) -> Callable[..., tuple[Any, Any]]:
     return head
 
 
+def _tile(own_k: Any, own_v: Any, x: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+    """What some queries and keys give to the gradients of both, and to those of values and mask."""
+    qs, gs, ls, inner, ms, at = x
+    p = f.exp(f.sub(_scores(qs, own_k, ms, at), ls))
+    ds = f.mul(p, f.sub(f.matmul(gs, f.swapaxes(own_v, -1, -2)), inner))
+    return f.matmul(ds, own_k), f.matmul(f.swapaxes(ds, -1, -2), qs), f.matmul(f.swapaxes(p, -1, -2), gs), ds
+
+
+def _column(own_k: Any, own_v: Any, given: Sequence[Any], dq: Any, sums: Any, adds: bool = False) -> tuple[Any, Any, Any]:
+    """Some keys and all queries that see them: the gradient of queries added to ``dq``, those of keys and values to ``sums``; with ``adds`` that of a mask."""
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        *blocks, before = x
+        more, dk, dv, ds = _tile(own_k, own_v, blocks)
+        carry = (dk, dv) if carry is None else (f.add(carry[0], dk), f.add(carry[1], dv))
+        return carry, (more if before is None else f.add(before, more), *((ds,) if adds else ()))
+
+    rows = _sizes(given[0])[0]
+    size = _rows(rows, _sizes(own_k)[0], dtype_of(own_k).itemsize)
+    if sums is None and size < rows:
+        sums = (factories.zeros_like(own_k), factories.zeros_like(own_v))
+    sums, found = _each(step, sums, [*given, dq], size)
+    return found[0], sums, found[1] if adds else None
+
+
+def _corner(carry: Any, x: Any) -> tuple[Any, Any]:
+    """As many queries as keys, each of which sees those up to its own."""
+    own_k, own_v, *given = x
+    size, parts = _sizes(own_k)[0], []
+    sums: Any = None
+    for first, end, keys in reversed(_segments(size, size, True, _CORNER)):
+        dq, dk, dv, _ = _tile(own_k[:keys], own_v[:keys], [*(a[first:end] for a in given), None, _numbers(first, end, True)])
+        parts.append(dq)
+        sums = (dk, dv) if sums is None else tuple(a.at[:keys].add(b) for a, b in zip(sums, (dk, dv)))
+    return carry, (_joined(parts[::-1]), *sums)
+
+
+def _square(k: Any, v: Any, given: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """Queries that see the keys up to theirs: the corners on the diagonal, then each part of the keys with the queries behind it."""
+    rows, seen = _sizes(given[0])[0], min(_sizes(given[0])[0], _sizes(k)[0])
+    size = _columns(k, seen, _SEGMENTS)
+    dq, dk, dv = _each(_corner, (), [k[:seen], v[:seen], *(x[:seen] for x in given)], size)[1]
+    rest = _longer(dq, rows)
+    parts, sums = [], []
+    for first in range(0, seen, size):
+        end = min(first + size, seen)
+        parts.append(rest[:end - first])
+        rest, own = rest[end - first:], (dk[first:end], dv[first:end])
+        if end < rows:
+            rest, own, _ = _column(k[first:end], v[first:end], [*(x[end:] for x in given), None, None], rest, own)
+        sums.append(own)
+    dk, dv = (_longer(_joined(x), _sizes(k)[0]) for x in zip(*sums))
+    return _joined([*parts, rest] if rows > seen else parts), dk, dv
+
+
 def _backward(causal: bool, scale: float, adds: bool) -> Callable[..., tuple[Any, ...]]:
     """Gradients of queries, keys, values, and of an added mask, of one head."""
 
     def head(q: Any, k: Any, v: Any, mask: Any, out: Any, total: Any, g: Any) -> tuple[Any, ...]:
-        parts = []
-        sums: Any = None
-        for first, end, keys in reversed(_segments(_sizes(q)[0], _sizes(k)[0], causal)):
-            size = _blocks(end - first, keys)
-            own_k, own_v = k[:keys], v[:keys]
+        given = (f.mul(q, scale), g, total, f.sum(f.mul(out, g), -1, keepdim=True))
+        size = _sizes(k)[0] if mask is not None else _columns(k, _sizes(k)[0])
+        ds: Any = None
 
-            def step(carry: Any, x: Any, own_k: Any = own_k, own_v: Any = own_v) -> tuple[Any, Any]:
-                qs, gs, ls, os, ms, at = x
-                p = f.exp(f.sub(_scores(qs, own_k, ms, at, scale), ls))
-                inner = f.sum(f.mul(os, gs), -1, keepdim=True)
-                ds = f.mul(p, f.sub(f.matmul(gs, f.swapaxes(own_v, -1, -2)), inner))
-                dk, dv = f.matmul(f.swapaxes(ds, -1, -2), f.mul(qs, scale)), f.matmul(f.swapaxes(p, -1, -2), gs)
-                carry = (dk, dv) if carry is None else (f.add(carry[0], dk), f.add(carry[1], dv))
-                return carry, (f.mul(f.matmul(ds, own_k), scale), *((ds,) if adds else ()))
+        def part(dq: Any, x: Any) -> tuple[Any, Any]:
+            return _column(x[0], x[1], [*given, None, None], dq, None)[:2]
 
-            start_of = None if size == end - first else (factories.zeros_like(own_k), factories.zeros_like(own_v))
-            found, part = _each(step, start_of, (q[first:end], g[first:end], total[first:end], out[first:end], mask, _numbers(first, end, causal)), size)
-            parts.append(part)
-            sums = found if sums is None else tuple(a.at[:keys].add(b) for a, b in zip(sums, found))
-        parts.reverse()
-        last = _sizes(k)[0] - _sizes(sums[0])[0]
-        if last:  # keys that no query sees
-            sums = tuple(f.cat([a, factories.zeros_like(x[-last:])], 0) for a, x in zip(sums, (k, v)))
-        return (_joined([p[0] for p in parts]), *sums, *((parts[0][1],) if adds else ()))
+        if causal:
+            dq, dk, dv = _square(k, v, given)
+        elif size == _sizes(k)[0]:
+            dq, (dk, dv), ds = _column(k, v, [*given, mask, None], None, None, adds)
+        else:
+            dq, (dk, dv) = _each(part, factories.zeros_like(q), [k, v], size)
+        return (f.mul(dq, scale), dk, dv, *((ds,) if adds else ()))
 
     return head
 
