@@ -127,7 +127,7 @@ def test_shapes_and_strides(name, dtype):
 
 
 @cases
-@pytest.mark.parametrize("shape", [(9, 9, 1), (9, 33, 17), (3, 40, 20), (40, 3, 20), (1, 9, 9), (16, 130, 70), (70, 64, 129), (130, 515, 1100), (16, 1030, 3)])
+@pytest.mark.parametrize("shape", [(9, 9, 1), (9, 33, 17), (3, 40, 20), (40, 3, 20), (1, 9, 9), (16, 130, 70), (70, 64, 129), (130, 515, 1100), (150, 187, 260), (16, 1030, 3)])
 def test_a_packed_operand_changes_no_bit(name, dtype, shape):
     """Strips are packed in any order, each once or twice, from any strides."""
     rng, g = np.random.default_rng(5), get(name, dtype)
@@ -142,7 +142,7 @@ def test_a_packed_operand_changes_no_bit(name, dtype, shape):
 
 
 @cases
-@pytest.mark.parametrize("shape", [(130, 515, 300), (300, 600, 520), (260, 40, 1100), (40, 1030, 270), (3, 300, 700), (1, 700, 300), (700, 1, 300)])
+@pytest.mark.parametrize("shape", [(130, 515, 300), (300, 600, 520), (260, 40, 1100), (150, 187, 260), (40, 1030, 270), (3, 300, 700), (1, 700, 300), (700, 1, 300)])
 def test_several_cache_blocks(name, dtype, shape):
     rng, g = np.random.default_rng(1), get(name, dtype)
     m, n, k = shape
@@ -154,9 +154,12 @@ def test_several_cache_blocks(name, dtype, shape):
 
 @cases
 def test_small_products_need_no_workspace(name, dtype):
-    size = get(name, dtype).workspace
-    assert all(size(m, n, k, k, 1, n, 1) == 0 for m in (1, 4, 16, 128) for n in (1, 10, 64, 128) for k in (1, 10, 64, 128) if n > 1 or k > 0)
-    assert size(128, 64, 128, 1, 128, 64, 1) == 0 and size(8, 64, 128, 128, 1, 1, 128) == 0  # A transposed; few rows with B transposed
+    g, item = get(name, dtype), np.dtype(NP[dtype]).itemsize
+    much, rows = g.config.often_b
+    grid = [(m, n, k) for m in (1, 4, 16, 128) for n in (1, 10, 64, 128) for k in (1, 10, 64, 128) if n > 1 or k > 0]
+    assert all((g.workspace(m, n, k, k, 1, n, 1) == 0) == (m < rows or n * k * item <= much) for m, n, k in grid)
+    size = g.workspace
+    assert size(128, 32, 128, 1, 128, 32, 1) == 0 and size(8, 64, 128, 128, 1, 1, 128) == 0  # A transposed; few rows with B transposed
     assert size(1, 1, 1 << 40, 1, 1, 1, 1) == 0 and size(0, 9, 9, 9, 1, 9, 1) == size(9, 0, 9, 9, 1, 0, 1) == size(9, 9, 0, 0, 1, 9, 1) == 0
 
 

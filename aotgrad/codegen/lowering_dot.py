@@ -43,8 +43,8 @@ def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike], strides: 
     """At least the bytes of scratch that ``ag_gemm`` asks for (its ``_workspace``), for M, N, K and the strides of A and B. ``kept``: B is packed before."""
     (m, n, k), ((_, columns_a), (rows_b, columns_b), *_) = sizes, strides
     cfg, item = gemm.config(dtype.mlir, target), dtype.itemsize
-    pack_a = 0 if columns_a == 1 else _packs(k * m * item, n, (cfg.pack_a_bytes, cfg.strip), (cfg.much, cfg.often[1] - 1))
-    pack_b = 1 if 1 not in (rows_b, columns_b) else _packs(k * n * item, m, (cfg.pack_b_bytes, 16), (cfg.much, cfg.often[0] - 1))
+    pack_a = 0 if columns_a == 1 else _packs(k * m * item, n, (cfg.pack_a_bytes, cfg.strip), (cfg.often_a[0], cfg.often_a[1] - 1))
+    pack_b = 1 if 1 not in (rows_b, columns_b) else _packs(k * n * item, m, (cfg.pack_b_bytes, 16), (cfg.often_b[0], cfg.often_b[1] - 1))
     if columns_b != 1 and rows_b == 1:
         pack_b = dims.maximum(pack_b, _some(m - cfg.row_dots))
     pack_b = 0 if kept else pack_b
@@ -157,8 +157,9 @@ class _Product:
         cfg, column, size = gemm.config(self.dtype.mlir, self.cx.target), units[1][1], n * k * self.dtype.itemsize
         large: bool | Value = True
         if not isinstance(column, int) or column in (0, 1):
-            much = size > cfg.much if isinstance(size, int) else kb.cmp("gt", kb.dim(size), cfg.much)
-            large = both(self.cx, much, m >= cfg.often[0] if isinstance(m, int) else kb.cmp("ge", kb.dim(m), cfg.often[0]))
+            much, rows = cfg.often_b
+            above = size > much if isinstance(size, int) else kb.cmp("gt", kb.dim(size), much)
+            large = both(self.cx, above, m >= rows if isinstance(m, int) else kb.cmp("ge", kb.dim(m), rows))
         return both(self.cx, large, both(self.cx, more_than_few(self.cx, m), more_than_few(self.cx, n)))
 
     def _cost(self) -> DimLike:

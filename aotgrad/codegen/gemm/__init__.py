@@ -12,7 +12,7 @@ from ..target import Target
 from .driver import Config, entry, pack, packed_bytes, packed_column, workspace
 from .emit import Vec
 from .gemv import dot_tiles, row_dots, stream
-from .micro import Panel, panel
+from .micro import Panel, panel, whole_panel
 from .pack import copy_rows, copy_strided, copy_transposed
 
 __all__ = ["GemmModule", "config", "module", "packed_bytes", "packed_column"]
@@ -39,10 +39,10 @@ def module(dtype: str, target: Target) -> GemmModule:
         raise AotgradTypeError(f"gemm dtype must be 'f64' or 'f32', not {dtype!r}; cast the operands")
     cfg = config(dtype, target)
     vec, many = cfg.vec, target.registers == 32
-    parts = [*vec.declares(), "declare i64 @llvm.smax.i64(i64, i64)"]
+    parts = [*vec.declares(), "declare i64 @llvm.smax.i64(i64, i64)", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"]
     if cfg.scalar is not None:
         parts += cfg.scalar.vec.declares()
-    parts += [panel(p) for p in (*cfg.panels, *([cfg.scalar] if cfg.scalar else []))]
+    parts += [whole_panel(cfg.whole), *(panel(p) for p in (*cfg.panels, *([cfg.scalar] if cfg.scalar else [])))]
     parts += [copy_rows(vec), copy_transposed(vec, target.masked), copy_strided(vec)]
     parts += [row_dots(vec, min(4 if many else 2, vec.lanes)), dot_tiles(vec, 4 if many else 2), stream(vec, 8)]
     parts += [workspace(cfg), pack(cfg), entry(cfg)]
@@ -54,8 +54,9 @@ def config(dtype: str, target: Target) -> Config:
     vec = Vec(dtype, target.lanes(dtype), target.fma)
     rows = ((16, 8), (8, 4), (8, 4), (6, 4, 3, 2)) if target.registers == 32 else ((8,), (6, 4))
     branch = target.masked and target.vector_bits < 512
-    panels = tuple(Panel(vec, i + 1, r, target.masked, branch) for i, r in enumerate(rows))
+    panels = tuple(Panel(vec, i + 1, r, target.masked, branch) for i, r in enumerate(rows[:-1]))
+    whole = Panel(vec, len(rows), rows[-1], False, False)
     scalar = None if target.masked else Panel(Vec(dtype, 1, target.fma), 1, (8 if target.registers == 32 else 4,), False, False)
-    kc, nc = 4096 // vec.size, 2048 // vec.size
-    return Config(vec, panels, scalar, kc=kc, mc=96, nc=nc, pack_b_bytes=1 << 20, pack_a_bytes=2 << 20, much=128 << 10,
-                  often=(96, 4 * len(panels) * vec.lanes), row_dots=8, col_dots=8 if dtype == "f32" else 4)
+    kc, nc = 4096 // vec.size, 1024 // vec.size
+    return Config(vec, panels, whole, scalar, kc=kc, mc=144, mc_packed=96, nc=nc, once=(768 // vec.size, 4 * nc), pack_b_bytes=1 << 20, pack_a_bytes=2 << 20,
+                  often_b=(32 << 10, 48), often_a=(128 << 10, 4 * len(rows) * vec.lanes), row_dots=8, col_dots=8 if dtype == "f32" else 4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aotgrad_runtime.records import record
 
@@ -11,7 +11,7 @@ from ...ir import dims
 from ...ir.dims import DimLike
 from .emit import Fn, Val, Vec
 from .gemv import DOT_TILES, DOTS, STREAM
-from .micro import PANEL_PARAMS, Panel
+from .micro import PANEL_PARAMS, WHOLE_PARAMS, Panel
 from .pack import COPY, STRIDED, TRANSPOSE, call_copy
 
 __all__ = ["Config", "entry", "pack", "packed_bytes", "packed_column", "workspace"]
@@ -28,26 +28,29 @@ class Config:
     """What the generator chose for one dtype and target. ``kc``, ``mc``, ``nc``: elements per cache block; the other limits are in bytes."""
 
     vec: Vec
-    panels: tuple[Panel, ...]  # 1, 2, ... vectors
+    panels: tuple[Panel, ...]  # 1, 2, ... vectors, the last of them partial
+    whole: Panel  # one vector more, none partial: a strip
     scalar: Panel | None  # for the columns beyond the last full vector, where lanes cannot be masked
     kc: int
     mc: int
+    mc_packed: int  # where A is packed
     nc: int
+    once: tuple[int, int]  # ``kc`` and ``nc`` where all rows are one block
     pack_b_bytes: int
     pack_a_bytes: int
-    much: int  # bytes above which a matrix is packed that is read often enough:
-    often: tuple[int, int]  # B by so many rows of A, A by so many columns of B
+    often_b: tuple[int, int]  # B is packed above so many bytes where so many rows of A read it
+    often_a: tuple[int, int]  # A, above so many bytes where so many columns of B read it
     row_dots: int  # up to this many rows, B with unit row stride is read in place instead of being transposed first
     col_dots: int  # up to this many columns, A with unit column stride is read by vectors along k
 
     @property
     def strip(self) -> int:
-        return len(self.panels) * self.vec.lanes
+        return self.whole.vectors * self.vec.lanes
 
     @property
     def tiles(self) -> int:
         """Rows that every panel divides."""
-        return math.lcm(*(p.rows[0] for p in self.panels))
+        return math.lcm(*(p.rows[0] for p in (*self.panels, self.whole)))
 
 
 @record(frozen=True)
@@ -55,6 +58,7 @@ class _Plan:
     kc: str
     mc: str
     nc: str
+    once: str
     pack_a: str
     pack_b: str
     bytes_b: str
@@ -80,22 +84,25 @@ def _unit(f: Fn, cfg: Config) -> dict[str, str]:
 
 def _plan(f: Fn, cfg: Config, adjacent: str, kept: str = "false") -> _Plan:
     size, lanes = cfg.vec.size, cfg.vec.lanes
-    kc = f.ceil_div("%K", f.ceil_div("%K", cfg.kc))
-    mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", cfg.mc)), cfg.tiles)
-    of_b, of_a, (rows, columns) = f.mul(f.mul("%K", "%N"), size), f.mul(f.mul("%K", "%M"), size), cfg.often
+    of_b, of_a = f.mul(f.mul("%K", "%N"), size), f.mul(f.mul("%K", "%M"), size)
     large_b = f.both(f.cmp("sgt", of_b, cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
-    large_b = f.either(large_b, f.both(f.cmp("sgt", of_b, cfg.much), f.cmp("sge", "%M", rows)))
+    large_b = f.either(large_b, f.both(f.cmp("sgt", of_b, cfg.often_b[0]), f.cmp("sge", "%M", cfg.often_b[1])))
     pack_b = f.both(f.either(f.op(f"xor i1 {adjacent}, true"), large_b), f.op(f"xor i1 {kept}, true"))
     large_a = f.both(f.cmp("sgt", of_a, cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))
-    large_a = f.either(large_a, f.both(f.cmp("sgt", of_a, cfg.much), f.cmp("sge", "%N", columns)))
+    large_a = f.either(large_a, f.both(f.cmp("sgt", of_a, cfg.often_a[0]), f.cmp("sge", "%N", cfg.often_a[1])))
     pack_a = f.both(large_a, f.cmp("ne", "%csa", 1))
-    most = f.select(pack_a, 2 * cfg.nc, cfg.nc)  # A is packed anew for every column block
+    rows = f.select(pack_a, cfg.mc_packed, cfg.mc)
+    mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", rows)), cfg.tiles)
+    once = f.cmp("sle", "%M", rows)  # one block of rows: each strip is packed, used, and not needed again
+    deep = f.select(once, cfg.once[0], f.select(pack_a, cfg.kc // 2, cfg.kc))
+    kc = f.ceil_div("%K", f.ceil_div("%K", deep))
+    most = f.select(once, cfg.once[1], f.select(pack_a, 2 * cfg.nc, cfg.nc))  # A is packed anew for every column block
     nc = f.round_up(f.ceil_div("%N", f.ceil_div("%N", most)), cfg.strip)
-    width = f.min(nc, f.round_up("%N", lanes))
+    width = f.min(f.select(once, cfg.strip, nc), f.round_up("%N", lanes))
     bytes_b = f.mul(f.add(f.mul(kc, width), lanes * cfg.strip), size)  # copy_transposed wants the slack
     bytes_b = f.select(pack_b, f.op(f"and i64 {f.add(bytes_b, 63)}, -64"), 0)
     bytes_a = f.select(pack_a, f.mul(f.mul(kc, mc), size), 0)
-    return _Plan(kc, mc, nc, pack_a, pack_b, bytes_b, f.add(bytes_a, bytes_b))
+    return _Plan(kc, mc, nc, once, pack_a, pack_b, bytes_b, f.add(bytes_a, bytes_b))
 
 
 def workspace(cfg: Config) -> str:
@@ -140,7 +147,9 @@ def pack(cfg: Config) -> str:
     st = {name: f.mul(f"%{name}", cfg.vec.size) for name in ("rsb", "csb")}
     start, deep = f.mul("%first", cfg.strip), f.round_up("%K", cfg.vec.lanes)
     n = f.sub(f.min("%N", f.mul("%last", cfg.strip)), start)
-    _pack_b(f, cfg, f.at("%B", f.mul(start, st["csb"])), st, "%K", n, f.at("%to", f.mul(f.mul(deep, start), cfg.vec.size)), deep)
+    to, b = f.at("%to", f.mul(f.mul(deep, start), cfg.vec.size)), f.at("%B", f.mul(start, st["csb"]))
+    f.for_(n, cfg.strip, lambda j: _pack_strip(f, cfg.vec, st, f.at(b, f.mul(j, st["csb"])), f.at(to, f.mul(f.mul(deep, j), cfg.vec.size)), "%K",
+                                               f.min(f.sub(n, j), cfg.strip)))
     f.ret()
     f.end()
     return f.text()
@@ -261,8 +270,26 @@ def _vector_cases(f: Fn, cfg: Config, case: dict[str, str], st: dict[str, str], 
         f.when(case[name], path)
 
 
+@record(frozen=True)
+class _Block:
+    """One block of A with a block of B: sizes, where they are, and what is known before the strips. Pointers and strides in bytes."""
+
+    m: str
+    n: str
+    k: str
+    a: tuple[str, str, str]
+    b: str
+    rsb: str
+    c: str
+    rsc: str
+    acc: str
+    column: str  # the first of this block in B
+    row: str
+    first: str  # whether B's block is met for the first time: it is packed strip by strip
+
+
 def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finish: object, kept: str) -> None:
-    """The five loops: column blocks, k blocks (B packed here), row blocks (A packed here), strips, and rows inside the strip kernels."""
+    """The five loops: column blocks, k blocks, row blocks (A packed here), strips (B packed here, in the first row block), and rows inside the strip kernels."""
     assert callable(finish)
     ws_a = f.at("%workspace", plan.bytes_b)
     a_rows = f.both(plan.pack_a, f.cmp("ne", "%rsa", 1))  # packed as [m][k]; else [k][m]
@@ -275,12 +302,12 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
         def depth(pc: str) -> None:
             k = f.min(plan.kc, f.sub("%K", pc))
             b = f.at("%B", f.add(f.mul(pc, st["rsb"]), f.mul(jc, st["csb"])))
-            f.when(plan.pack_b, lambda: _pack_b(f, cfg, b, st, k, n, "%workspace", k))
             more = f.either(acc, f.cmp("ne", pc, 0))
             final = f.cmp("eq", f.add(pc, k), "%K")
 
             def rows(ic: str) -> None:
-                _ask(f, f.cmp("ne", f.op(f"or i64 {f.op(f'or i64 {jc}, {pc}')}, {ic}"), 0))  # a product of one block is too short for it
+                far = f.either(f.cmp("ne", f.op(f"or i64 {jc}, {ic}"), 0), f.cmp("sge", pc, cfg.kc))
+                _ask(f, far)  # a product of one block is too short for it
                 m = f.min(plan.mc, f.sub("%M", ic))
                 a = f.at("%A", f.add(f.mul(ic, st["rsa"]), f.mul(pc, st["csa"])))
                 k_bytes, m_bytes = f.mul(k, size), f.mul(m, size)
@@ -290,8 +317,8 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
                 rsa = f.select(a_rows, k_bytes, f.select(a_cols, size, st["rsa"]))
                 csa = f.select(a_rows, size, f.select(a_cols, m_bytes, st["csa"]))
                 c = f.at("%C", f.add(f.mul(ic, st["rsc"]), f.mul(jc, size)))
-                _strips(f, cfg, plan, m, n, k, (f.select(plan.pack_a, ws_a, a, "ptr"), rsa, csa), (b, st["rsb"]), (c, st["rsc"]), more,
-                        (kept, jc, pc))
+                block = _Block(m, n, k, (f.select(plan.pack_a, ws_a, a, "ptr"), rsa, csa), b, st["rsb"], c, st["rsc"], more, jc, pc, f.cmp("eq", ic, 0))
+                _strips(f, cfg, plan, st, block, kept)
                 f.when(final, lambda: finish(ic, f.add(ic, m), jc, f.add(jc, n)))
 
             f.for_("%M", plan.mc, rows)
@@ -301,46 +328,56 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
     f.for_("%N", plan.nc, columns)
 
 
-def _strips(f: Fn, cfg: Config, plan: _Plan, m: str, n: str, k: str, a: tuple[str, str, str], b: tuple[str, str], c: tuple[str, str], acc: str,
-            before: tuple[str, str, str]) -> None:
-    """``before``: whether all of B is packed already, and the first column and row of this block in it."""
-    vec, most = cfg.vec, len(cfg.panels)
-    kept, first, row = before
-    packed, deep = f.either(plan.pack_b, kept), f.round_up("%K", vec.lanes)
-
-    def call(p: Panel, b_ptr: str, rsb: str, c_ptr: str, valid: Val) -> None:
-        args = [m, k, *a, b_ptr, rsb, c_ptr, c[1], acc, valid]
-        f.raw(f"call void @{p.name}({', '.join(f'{ty} {v}' for (ty, _), v in zip(PANEL_PARAMS, args, strict=True))})")
-
+def _strips(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], block: _Block, kept: str) -> None:
+    """``kept``: whether all of B is packed already."""
+    vec, m, n, k = cfg.vec, block.m, block.n, block.k
+    packed, deep, by_rows = f.either(plan.pack_b, kept), f.round_up("%K", vec.lanes), f.cmp("eq", "%csb", 1)
+    here = f.both(plan.pack_b, block.first)
     wide = _strip_in_place(f, cfg, packed)
+
+    def call(name: str, params: Sequence[tuple[str, str]], b_ptr: str, rsb: str, c_ptr: str, *rest: Val) -> None:
+        args = [m, k, *block.a, b_ptr, rsb, c_ptr, block.rsc, block.acc, *rest]
+        f.raw(f"call void @{name}({', '.join(f'{ty} {v}' for (ty, _), v in zip(params, args, strict=True))})")
 
     def strip(j: str) -> None:
         width = f.min(f.sub(n, j), wide)
         padded = f.round_up(width, vec.lanes)
-        there = f.at("%packed", f.mul(f.add(f.mul(deep, f.add(first, j)), f.mul(row, padded)), vec.size))
-        b_ptr = f.select(plan.pack_b, f.at("%workspace", f.mul(f.mul(k, j), vec.size)), f.at(b[0], f.mul(j, vec.size)), "ptr")
-        b_ptr = f.select(kept, there, b_ptr, "ptr")
-        rsb = f.select(packed, f.mul(padded, vec.size), b[1])
-        c_ptr = f.at(c[0], f.mul(j, vec.size))
-        whole = padded if cfg.scalar is None else f.mul(f.udiv(width, vec.lanes), vec.lanes)
-        for v in range(most, 0, -1):
-            valid: Val = f.sub(width, (v - 1) * vec.lanes)
-            f.when(f.cmp("eq", whole, v * vec.lanes), lambda v=v, valid=valid: call(cfg.panels[v - 1], b_ptr, rsb, c_ptr, valid))  # type: ignore[misc]
-        if cfg.scalar is not None:
-            one = cfg.scalar
-
-            def column(v: list[str]) -> list[Val]:
-                offset = f.mul(v[0], vec.size)
-                call(one, f.at(b_ptr, offset), rsb, f.at(c_ptr, offset), 1)
-                return [f.add(v[0], 1)]
-            f.loop([("i64", whole)], lambda v: f.cmp("slt", v[0], width), column)
+        full = f.cmp("eq", width, cfg.strip)
+        own = f.at("%workspace", f.select(plan.once, 0, f.mul(f.mul(k, j), vec.size)))
+        there = f.at("%packed", f.mul(f.add(f.mul(deep, f.add(block.column, j)), f.mul(block.row, padded)), vec.size))
+        at, c_ptr = f.select(kept, there, f.at(block.b, f.mul(j, st["csb"])), "ptr"), f.at(block.c, f.mul(j, vec.size))
+        fused = f.both(f.both(here, by_rows), full)  # the first tile packs
+        f.when(f.both(here, f.op(f"xor i1 {fused}, true")), lambda: _pack_strip(f, vec, st, at, own, k, width))
+        b_ptr = f.select(f.both(plan.pack_b, f.op(f"xor i1 {fused}, true")), own, at, "ptr")
+        rsb = f.select(f.both(packed, f.op(f"xor i1 {fused}, true")), f.mul(padded, vec.size), block.rsb)
+        f.when(full, lambda: call(f"{cfg.whole.name}_whole", WHOLE_PARAMS, b_ptr, rsb, c_ptr, f.select(fused, own, "null", "ptr")))
+        f.when(f.op(f"xor i1 {full}, true"), lambda: _part(f, cfg, call, width, b_ptr, rsb, c_ptr))
 
     f.for_(n, wide, strip)
 
 
+def _part(f: Fn, cfg: Config, call: Callable[..., None], width: str, b: str, rsb: str, c: str) -> None:
+    """The columns of a strip that is not whole: as many vectors as a panel has, and what is left, at most a vector; by numbers where lanes cannot be masked."""
+    vec, most = cfg.vec, cfg.panels[-1].vectors
+    vectors = f.ceil_div(width, vec.lanes) if cfg.scalar is None else f.udiv(width, vec.lanes)
+    several = f.min(vectors, most)
+    for p in cfg.panels:
+        valid = f.min(vec.lanes, f.sub(width, (p.vectors - 1) * vec.lanes))
+        f.when(f.cmp("eq", several, p.vectors), lambda p=p, valid=valid: call(p.name, PANEL_PARAMS, b, rsb, c, valid))  # type: ignore[misc]
+    done = f.mul(several, vec.lanes)
+    one, step = (cfg.panels[0], vec.lanes) if cfg.scalar is None else (cfg.scalar, 1)
+
+    def column(v: list[str]) -> list[Val]:
+        offset = f.mul(v[0], vec.size)
+        call(one.name, PANEL_PARAMS, f.at(b, offset), rsb, f.at(c, offset), f.sub(width, v[0]) if cfg.scalar is None else 1)
+        return [f.add(v[0], step)]
+
+    f.loop([("i64", done)], lambda v: f.cmp("slt", v[0], width), column)
+
+
 def _strip_in_place(f: Fn, cfg: Config, packed: str) -> Val:
     """Columns of a strip. Of few rows B is the traffic: one or two tiles of the higher, narrower kind read it less often than those of the usual one and a rest."""
-    few = [p for p in cfg.panels[:-1] if p.rows[0] > cfg.panels[-1].rows[0]][-1:]
+    few = [p for p in cfg.panels if p.rows[0] > cfg.whole.rows[0]][-1:]
     if not few:
         return cfg.strip
     rows = few[0].rows[0]
@@ -348,19 +385,12 @@ def _strip_in_place(f: Fn, cfg: Config, packed: str) -> Val:
     return f.select(suits, few[0].vectors * cfg.vec.lanes, cfg.strip)
 
 
-def _pack_b(f: Fn, cfg: Config, b: str, st: dict[str, str], k: str, n: str, to_ptr: str, deep: str) -> None:
-    """Strips of B at ``to_ptr``, each [k][width rounded up to whole vectors], ``deep`` rows apart."""
-    vec = cfg.vec
+def _pack_strip(f: Fn, vec: Vec, st: dict[str, str], src: str, own: str, k: str, width: str) -> None:
+    """A strip of B at ``own``: [k][width rounded up to whole vectors]."""
     by_rows = f.cmp("eq", "%csb", 1)
     by_cols = f.both(f.cmp("eq", "%rsb", 1), f.op(f"xor i1 {by_rows}, true"))
     others = f.op(f"xor i1 {f.either(by_rows, by_cols)}, true")
-
-    def strip(j: str) -> None:
-        width = f.min(f.sub(n, j), cfg.strip)
-        to = [("ptr", f.at(to_ptr, f.mul(f.mul(deep, j), vec.size))), ("i64", f.mul(f.round_up(width, vec.lanes), vec.size))]
-        src = f.at(b, f.mul(j, st["csb"]))
-        f.when(by_rows, lambda: call_copy(f, vec, COPY, [*to, ("ptr", src), ("i64", st["rsb"]), ("i64", k), ("i64", width)]))
-        f.when(by_cols, lambda: call_copy(f, vec, TRANSPOSE, [*to, ("ptr", src), ("i64", st["csb"]), ("i64", width), ("i64", k)]))
-        f.when(others, lambda: call_copy(f, vec, STRIDED, [*to, ("ptr", src), ("i64", st["rsb"]), ("i64", st["csb"]), ("i64", k), ("i64", width)]))
-
-    f.for_(n, cfg.strip, strip)
+    to = [("ptr", own), ("i64", f.mul(f.round_up(width, vec.lanes), vec.size))]
+    f.when(by_rows, lambda: call_copy(f, vec, COPY, [*to, ("ptr", src), ("i64", st["rsb"]), ("i64", k), ("i64", width)]))
+    f.when(by_cols, lambda: call_copy(f, vec, TRANSPOSE, [*to, ("ptr", src), ("i64", st["csb"]), ("i64", width), ("i64", k)]))
+    f.when(others, lambda: call_copy(f, vec, STRIDED, [*to, ("ptr", src), ("i64", st["rsb"]), ("i64", st["csb"]), ("i64", k), ("i64", width)]))

@@ -80,6 +80,11 @@ class Fn:
         """``ptr`` moved by ``offset`` bytes."""
         return str(ptr) if offset == 0 else self.op(f"getelementptr i8, ptr {ptr}, i64 {offset}")
 
+    def prefetch(self, ptr: Val, size: int, line: int) -> None:
+        """Asks for the lines of ``size`` bytes, to write them soon."""
+        for offset in range(0, size, line):
+            self.raw(f"call void @llvm.prefetch.p0(ptr {self.at(ptr, offset)}, i32 1, i32 3, i32 1)")
+
     # -- control flow ---------------------------------------------------------------------------------------------------------------------------
     def ret(self, value: str = "void") -> None:
         self.raw(f"ret {value}")

@@ -11,12 +11,14 @@ from aotgrad_runtime.records import record
 
 from .emit import Fn, Val, Vec
 
-__all__ = ["PANEL_PARAMS", "Panel", "panel"]
+__all__ = ["PANEL_PARAMS", "WHOLE_PARAMS", "Panel", "panel", "whole_panel"]
 
 PANEL_PARAMS = (
     ("i64", "M"), ("i64", "K"), ("ptr", "A"), ("i64", "rsa"), ("i64", "csa"), ("ptr", "B"), ("i64", "rsb"), ("ptr", "C"), ("i64", "rsc"), ("i1", "acc"),
     ("i64", "nt"),
 )
+WHOLE_PARAMS = (*PANEL_PARAMS[:-1], ("ptr", "to"))
+_LINE = 64  # bytes
 
 
 @record(frozen=True)
@@ -58,8 +60,35 @@ def panel(p: Panel) -> str:
     return f.text()
 
 
-def _tile(f: Fn, p: Panel, rows: int, left: str | None, a: str, c: str, mask: str | None, full: str | None) -> None:
-    """One tile: C[rows, strip] (+)= A[rows, :] B[:, strip]; ``left`` valid rows (None: all of them)."""
+def whole_panel(p: Panel) -> str:
+    """The text of the kernel of whole strips: no lane is masked (a masked load takes a slot of the multipliers in every step of k).
+
+    ``to``: NULL, or where the first tile leaves the rows of B, packed, which the other tiles then read; M is at least a tile's rows.
+    """
+    f = Fn(f"{p.name}_whole", WHOLE_PARAMS, attrs="noinline nounwind")
+
+    def tile(rows: int, b: tuple[Val, Val], to: str | None, clamp: bool, v: list[str]) -> list[Val]:
+        left, a, c = v
+        _tile(f, p, rows, left if clamp else None, a, c, None, None, b, to)
+        used: Val = f.min(left, rows) if clamp else rows
+        return [f.sub(left, used), f.at(a, f.mul(used, "%rsa")), f.at(c, f.mul(used, "%rsc"))]
+
+    types = ["i64", "ptr", "ptr"]
+    packs = f.op("icmp ne ptr %to, null")
+    values = f.branch(packs, lambda: tile(p.rows[0], ("%B", "%rsb"), "%to", False, ["%M", "%A", "%C"]), lambda: ["%M", "%A", "%C"], types)
+    b = (f.select(packs, "%to", "%B", "ptr"), f.select(packs, p.vectors * p.vec.bytes, "%rsb"))
+    for rows in p.rows:
+        last = rows == p.rows[-1]
+        values = f.loop(list(zip(types, values)), lambda v, least=1 if last else rows: f.cmp("sge", v[0], least),  # type: ignore[misc]
+                        lambda v, r=rows, last=last: tile(r, b, None, last, v))  # type: ignore[misc]
+    f.ret()
+    f.end()
+    return f.text()
+
+
+def _tile(f: Fn, p: Panel, rows: int, left: str | None, a: str, c: str, mask: str | None, full: str | None, b: tuple[Val, Val] = ("%B", "%rsb"),
+          to: str | None = None) -> None:
+    """One tile: C[rows, strip] (+)= A[rows, :] B[:, strip]; ``left`` valid rows (None: all of them). ``b``: B and its step; ``to``: where its rows go, packed."""
     vec = p.vec
     index: list[Val] = [i if left is None or i == 0 else f.min(i, f.sub(left, 1)) for i in range(rows)]
     a_rows = [f.at(a, 0 if i == 0 else f.mul(i, "%rsa")) for i in index]
@@ -70,18 +99,27 @@ def _tile(f: Fn, p: Panel, rows: int, left: str | None, a: str, c: str, mask: st
         return [vec.load(f, f.at(row, j * vec.bytes), m) for row in c_rows for j, m in enumerate(masks)]
 
     start = f.branch("%acc", from_c, lambda: [vec.zero] * (rows * p.vectors), [vec.type] * (rows * p.vectors))
+    if left is None:  # the next tile's part of C, which its first sums wait for
+        for row in c_rows:
+            f.prefetch(f.at(row, f.mul(rows, "%rsc")), p.vectors * vec.bytes, _LINE)
+    moving: list[tuple[str, Val]] = [] if to is None else [("ptr", to)]
 
     def step(v: list[str]) -> tuple[list[Val], Val]:
-        k, ka, b, acc = v[0], v[1], v[2], v[3:]
-        bs = [vec.load(f, f.at(b, j * vec.bytes), m) for j, m in enumerate(masks)]
+        k, ka, at, others, acc = v[0], v[1], v[2], v[3:3 + len(moving)], v[3 + len(moving):]
+        bs = [vec.load(f, f.at(at, j * vec.bytes), m) for j, m in enumerate(masks)]
+        after: list[Val] = []
+        if to is not None:
+            for j, x in enumerate(bs):
+                vec.store(f, x, f.at(others[0], j * vec.bytes))
+            after.append(f.at(others[0], p.vectors * vec.bytes))
         out: list[Val] = []
         for i in range(rows):
             x = vec.splat(f, vec.load_elem(f, f.at(a_rows[i], ka)))
             out += [vec.muladd(f, x, bs[j], acc[i * p.vectors + j]) for j in range(p.vectors)]
         k2 = f.sub(k, 1)
-        return [k2, f.add(ka, "%csa"), f.at(b, "%rsb"), *out], f.cmp("ne", k2, 0)
+        return [k2, f.add(ka, "%csa"), f.at(at, b[1]), *after, *out], f.cmp("ne", k2, 0)
 
-    done = f.do_loop([("i64", "%K"), ("i64", 0), ("ptr", "%B"), *((vec.type, s) for s in start)], step)[3:]
+    done = f.do_loop([("i64", "%K"), ("i64", 0), ("ptr", b[0]), *moving, *((vec.type, s) for s in start)], step)[3 + len(moving):]
 
     def store(last: str | None) -> list[Val]:
         for i, row in enumerate(c_rows):
