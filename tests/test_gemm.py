@@ -127,7 +127,8 @@ def test_shapes_and_strides(name, dtype):
 
 
 @cases
-@pytest.mark.parametrize("shape", [(9, 9, 1), (9, 33, 17), (3, 40, 20), (40, 3, 20), (1, 9, 9), (16, 130, 70), (70, 64, 129), (130, 515, 1100), (150, 187, 260), (16, 1030, 3)])
+@pytest.mark.parametrize("shape", [(9, 9, 1), (9, 33, 17), (3, 40, 20), (40, 3, 20), (1, 9, 9), (16, 130, 70), (70, 64, 129), (130, 515, 1100), (150, 187, 260),
+                                   (16, 1030, 3)])
 def test_a_packed_operand_changes_no_bit(name, dtype, shape):
     """Strips are packed in any order, each once or twice, from any strides."""
     rng, g = np.random.default_rng(5), get(name, dtype)
