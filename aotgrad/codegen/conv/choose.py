@@ -12,7 +12,7 @@ from .taps import TapSum
 __all__ = ["BLOCK", "Plan", "Strip", "choose", "cycles", "even", "flattened", "shapes"]
 
 _MOST_ROWS = 8  # more rows at steps of 1 KiB and above evict each other from the first cache (0.5 to 0.7 of the speed)
-_NEAR, _NEAR_ROWS = 256, 16  # bytes from row to row below which there may be more: of one vector 8 are just as many as the multipliers are deep
+_NEAR, _NEAR_ROWS = 256, 16  # bytes from row to row below which there may be more of one vector, of which 8 are just as many as the multipliers are deep
 _L2_HALF = 640 << 10
 BLOCK = 640 << 10
 """Bytes of a block of weights beside which the next one has room in the second cache."""
@@ -126,7 +126,7 @@ def choose(ts: TapSum, target: Target, most: int | None = None) -> Plan:
         for rows, vectors in depthwise_shapes(target, needed) if ts.depthwise else shapes(target, _NEAR_ROWS if near else _MOST_ROWS):
             if most is not None and vectors > 1 and ts.taps * ts.depth * vectors * vec.bytes > most:
                 continue
-            if vectors > needed or (rows > one.axes[-1].count and rows > 1):
+            if vectors > needed or (rows > one.axes[-1].count and rows > 1) or (rows > _MOST_ROWS and vectors > 1):
                 continue
             cost = _cost(one, vec, rows, vectors)
             if best is None or cost < best[0]:
