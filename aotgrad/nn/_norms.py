@@ -101,7 +101,8 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
 def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> tuple[Any, Any, Any]:
     """As ``_layer_norm``."""
     n, c = input.shape[:2]
-    _, mean, var = _moments(f.reshape(input, (n, num_groups, -1)), (2,))
+    each = c // num_groups * _in_size(input, range(2, rank(input)))  # not -1, which says nothing of an empty batch
+    _, mean, var = _moments(f.reshape(input, (n, num_groups, each)), (2,))
     factor, spread = f.rsqrt(f.add(var, eps)), (n, c, *[1] * (rank(input) - 2))
 
     def by_channel(x: Any) -> Any:
