@@ -58,12 +58,13 @@ class Changes:
     held: list[tuple[Any, Any, Any]] = field(default_factory=list)
     hooked: list[tuple[Any, int]] = field(default_factory=list)  # tensors that backward reaches, and which kinds of hooks they have
     after: list[tuple[Any, bool]] = field(default_factory=list)  # tensors whose hooks follow the call, and whether these record
+    no_leaves: list[Any] = field(default_factory=list)  # places of tensors with recorded writes: no leaves that require grad, and no views of them
     last: tuple[list[Any], list[tuple[int, int]]] | None = None
 
     @property
     def any(self) -> bool:
         """Whether a call does more than give results."""
-        return bool(self.written or self.sets or self.flags or self.freed or self.leaves)
+        return bool(self.written or self.sets or self.flags or self.freed or self.leaves or self.no_leaves)
 
     def holds(self, leaves: Sequence[Any]) -> bool:
         """Whether what the trace saw of the outside still is so."""
@@ -71,13 +72,18 @@ class Changes:
             now = holder.get(key, self)
             if now is not value and (type(now) is not type(value) or now != value):
                 return False
+        if any(inplace.leaf_shown(sources.read(None, place, leaves)) is not None for place in self.no_leaves):
+            return False
         return (all(sources.read(None, place, leaves) is None for place in self.absent)
                 and all(_hooks(sources.read(None, place, leaves)) == kinds for place, kinds in self.hooked))
 
-    def overlap(self, args: Sequence[Any]) -> bool:
-        """Whether memory that is written is also that of another argument: then the order of reads and writes in the program is not that in the memory."""
+    def plainly(self, args: Sequence[Any]) -> bool:
+        """Whether a call is for plain Python: memory that is written is also that of another argument, and the order of reads and writes in the program is not that in
+        the memory; or a tensor that is written retains its gradient, that of a value inside the program."""
         if not self.written:
             return False
+        if modes.state.grad and any(inplace.retains(args[i]) for i in self.written if isinstance(args[i], Tensor)):
+            return True
         arrays = [x._data if isinstance(x, Tensor) else x for x in args]
         if self.last is not None and all(a is b for a, b in zip(arrays, self.last[0])):
             return False
@@ -168,6 +174,8 @@ def _write(x: Any, new: Any, name: str) -> None:
     if isinstance(x, np.ndarray):
         if x is not new:
             np.copyto(x, new._data if isinstance(new, Tensor) else new)
+    elif isinstance(new, Tensor) and modes.state.grad and x._requires_grad and x._node is not None and not new._requires_grad:
+        x[...] = new  # what led to x has a gradient of zeros
     elif isinstance(new, Tensor) and new._requires_grad and not (x._requires_grad and x._node is None):
         inplace.store(x, new, name)
     elif isinstance(x, Dual) or isinstance(new, Dual):
@@ -235,6 +243,7 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
         changes.sets.append(change)
     changes.held = found.held
     changes.flags = [(found.place(x), on) for x, on in found.flags.values() if found.outside(x) and found.reals[id(x)]._requires_grad is not on]
+    changes.no_leaves = [found.place(x) for x in found.no_leaves.values()]
     changes.hooked = [(found.place(x), _hooks(found.reals[id(x)])) for x in found.hooked.values() if found.outside(x)]
     return changes
 
@@ -303,6 +312,7 @@ def resolved(changes: Changes, of: Callable[[Any], Any]) -> None:
     changes.flags = [(place(x), on) for x, on in changes.flags]
     changes.hooked = [(place(x), kinds) for x, kinds in changes.hooked]
     changes.after = [(place(x), create) for x, create in changes.after]
+    changes.no_leaves = [place(x) for x in changes.no_leaves]
     for c in changes.sets:
         c.place = place(c.place)
         if c.out == -2:

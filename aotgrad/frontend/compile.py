@@ -230,7 +230,7 @@ class State:
             return self._plainly(args, kwargs)
         static = self._static_leaves(args, kwargs)
         variant, fresh = self.find(leaves, tree, static)
-        if variant.changes.overlap(variant.arguments(leaves)):
+        if variant.changes.plainly(variant.arguments(leaves)):
             result = self._plainly(args, kwargs)
             return result if out is None else outputs.write(result, out)
         expected = self._expected(variant, leaves) if variant.verified < self.options.verify else None

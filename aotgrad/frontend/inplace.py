@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from .ledger import DETACHED, twin
 from .subtrace import builder_of
 from .trace import Traced, TracedArray, plain_size, user_loc
 
-__all__ = ["check_writable", "memory", "recorded", "store", "update"]
+__all__ = ["check_writable", "leaf_shown", "memory", "recorded", "retains", "store", "update"]
 
 
 def recorded(x: Any, *others: Any) -> bool:
@@ -40,16 +40,32 @@ def _parent(x: Any) -> Any:
 
 def check_writable(x: Any, name: str, history: bool) -> None:
     """Refuses writes that would lose a leaf's gradient, and those through a view that was made in another grad mode."""
-    at, view = x, ""
     made = x._extra.made if isinstance(x._extra, ViewExtra) else None
     if made is not None and modes.state.grad and (history or x._extra.base._requires_grad):
         raise AotgradRuntimeError(f"A view was created in {made} mode and is being modified inplace with grad mode enabled. Move both the view and the write into the "
                                   f"{made} block if the write is not to be recorded, or both out of it if it is ({user_loc()}: {name}).")
-    while at is not None:
-        if modes.state.grad and at._requires_grad and at._node is None and not isinstance(at, (Traced, Dual)):
-            hint = "; copy it first (x = x.copy())" if isinstance(at, ArrayTensor) else ""
-            raise AotgradRuntimeError(f"a {view}leaf Variable that requires grad is being used in an in-place operation{hint}. ({user_loc()}: {name})")
-        at, view = _parent(at), "view of a "
+    if modes.state.grad and (at := leaf_shown(x)) is not None:
+        _refuse_leaf(at, at is not x, name)
+
+
+def leaf_shown(x: Any) -> Any:
+    """The leaf that requires grad whose memory ``x`` shows, itself or as a view; None where there is none."""
+    at = x
+    while at is not None and (not at._requires_grad or at._node is not None or isinstance(at, (Traced, Dual))):
+        at = _parent(at)
+    return at
+
+
+def _refuse_leaf(leaf: Any, view: bool, name: str) -> NoReturn:
+    hint = "; copy it first (x = x.copy())" if isinstance(leaf, ArrayTensor) else ""
+    raise AotgradRuntimeError(f"a {'view of a ' if view else ''}leaf Variable that requires grad is being used in an in-place operation{hint}. ({user_loc()}: {name})")
+
+
+def retains(x: Any) -> bool:
+    """Whether a write to ``x`` makes the gradient of the new value that of a tensor which retains its gradient."""
+    while x is not None and (x._extra is None or not x._extra.retains):
+        x = _parent(x)
+    return x is not None
 
 
 def memory(x: Any) -> Any:
@@ -121,11 +137,25 @@ def _store_traced(x: Any, new: Any, name: str) -> Any:
     if new._trace is not x._trace:
         raise AotgradTypeError(f"{user_loc()}: {name}: a value from outside this loop or branch is written in its body; return the new value from the body instead")
     check_writable(x, name, True)
-    if not isinstance(x, TracedArray) and modes.state.grad and x._trace.ledger is not None and x._trace.ledger.owns(x._leaf):
-        raise AotgradRuntimeError(f"a leaf Variable that requires grad is being used in an in-place operation. ({user_loc()}: {name})")
+    if not isinstance(x, TracedArray) and modes.state.grad and x._trace.ledger is not None:
+        _check_leaves(x, x._trace.ledger, name)
     x._value = _kept_history(x, new)
     _write_back(x)
     return x
+
+
+def _check_leaves(x: Any, ledger: Any, name: str) -> None:
+    """Refuses a recorded write to a leaf, as ``check_writable`` does for tensors with numbers; calls ask again, as their tensors are others."""
+    at = x
+    while at is not None:
+        if ledger.owns(at._leaf):
+            _refuse_leaf(at, at is not x, name)
+        if ledger.outside(at) and id(at) not in ledger.flags:
+            leaf = leaf_shown(ledger.reals[id(at)])  # the tensor itself may be a view of one
+            if leaf is not None:
+                _refuse_leaf(leaf, True, name)
+            ledger.no_leaves[id(at)] = at
+        at = None if getattr(at._extra, "how", None) == DETACHED else _parent(at)
 
 
 def _kept_history(x: Any, new: Any) -> Any:

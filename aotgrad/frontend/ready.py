@@ -155,6 +155,7 @@ class Ready:
             return sources.read(None, place, leaves) if found is None else found
 
         self.absent = [tensor(place.owner) if isinstance(place, GradOf) else place for place in changes.absent]
+        self.no_leaves = [tensor(place) for place in changes.no_leaves]
         self.hooked = [(tensor(place), on) for place, on in changes.hooked]
         if any(not isinstance(x, Tensor) for x in self.absent) or any(on for _, on in self.hooked) or any(isinstance(s.owner, sources.Argument) for s, _ in self.grads):
             raise _Unfit
@@ -164,6 +165,8 @@ class Ready:
         self.form = _form(program, args)
         if self.form is not None and (changes.freed or changes.sets):
             raise _Unfit
+        if self.grad and (any(x._requires_grad and x._node is not None for x, _, _, _ in self.targets) or self.form is not None and _recorded(program, args, changes.outs)):
+            raise _Unfit  # a tensor that is written gets another history
         if any(mine for *_, mine, _ in self.targets):
             raise _Unfit  # arguments that are written: their memory is compared with all others, the general way
 
@@ -192,6 +195,8 @@ class Ready:
         for x in self.absent:
             if x._extra is not None and x._extra.grad is not None:
                 return False
+        if any(inplace.leaf_shown(x) is not None for x in self.no_leaves) or self.grad and any(inplace.retains(x) for x, _, _, _ in self.targets):
+            return False
         return not any(x._extra is not None and (x._extra.hooks or x._extra.post_hooks) for x, _ in self.hooked)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -290,6 +295,12 @@ def _serves(variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> bool:
     if changes.flags or changes.leaves or any(c.out == -2 or c.plain for c in changes.sets):
         return False
     return all(isinstance(c.place, (GradOf, Item, Path)) and not isinstance(getattr(c.place, "owner", None), sources.Argument) for c in changes.sets)
+
+
+def _recorded(program: Any, args: Sequence[Any], outs: Sequence[int]) -> bool:
+    """Whether one of these results is part of a graph."""
+    recorded = depends(program.func, [isinstance(x, Tensor) and x._requires_grad for x in args])
+    return any(program.func.outputs[i].type.dtype.is_differentiable if recorded is None else recorded[i] for i in outs)
 
 
 def _form(program: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
