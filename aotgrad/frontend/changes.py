@@ -20,7 +20,9 @@ from aotgrad_runtime.watched import written
 
 from . import inplace, sources
 from .eager import Dual
+from .effects import Settled, computed
 from .ledger import AFTER, Followed, Ledger
+from .pytree import tree_flatten, tree_unflatten
 from .sources import GradOf, Item, memory_of
 from .trace import Trace, Traced, TracedArray
 
@@ -41,6 +43,8 @@ class Change:
     out: int
     value: Any = None
     plain: bool = False  # an array or number of NumPy's
+    tree: Any = None  # of a container: its structure, and
+    parts: list[Change] | None = None  # what it holds; without a structure: what a list holds from now on
 
 
 @record
@@ -108,16 +112,14 @@ class Changes:
             _write(args[i], results[out], name)
         made: dict[int, Any] = {}
         for change in self.sets:
-            value = change.value
-            if change.out >= 0:
-                value = made.get(change.out)
-                if value is None:
-                    value = made[change.out] = _as_tensor(results[change.out])
-            elif change.out == -2:
-                value = sources.read(None, value, leaves)
+            value = _value(change, results, made, leaves)
             place = change.place
-            if isinstance(place, sources.Path):
-                sources.put(place, results[change.out] if change.plain else value)
+            if change.parts is not None and change.tree is None:
+                held = sources.read(None, place)
+                held.clear()
+                held.extend(value)
+            elif isinstance(place, sources.Path):
+                sources.put(place, value)
             elif isinstance(place, GradOf):
                 sources.read(None, place.owner, leaves).grad = value
             else:
@@ -166,6 +168,21 @@ def span(a: Any) -> tuple[int, int]:
     return low, high + a.itemsize
 
 
+def _value(change: Change, results: Sequence[Any], made: dict[int, Any], leaves: Sequence[Any]) -> Any:
+    """What a place gets. ``made``: results that are tensors by now."""
+    if change.parts is not None:
+        parts = [_value(p, results, made, leaves) for p in change.parts]
+        return parts if change.tree is None else tree_unflatten(change.tree, parts)
+    if change.out < 0:
+        return change.value if change.out == -1 else sources.read(None, change.value, leaves)
+    if change.plain:
+        return results[change.out]
+    value = made.get(change.out)
+    if value is None:
+        value = made[change.out] = _as_tensor(results[change.out])
+    return value
+
+
 def _as_tensor(x: Any) -> Any:
     return x if isinstance(x, Tensor) else wrap(np.asarray(x))
 
@@ -202,8 +219,8 @@ def _renewed(found: Ledger, v: Value) -> Value:
     return v
 
 
-def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]]) -> Changes:
-    """Makes what a trace has changed results of the program. ``given``: the leaves as the trace had them; ``bound``: places that were bound to computed values."""
+def finish(trace: Trace, given: Sequence[Any], settled: Settled) -> Changes:
+    """Makes what a trace has changed results of the program. ``given``: the leaves as the trace had them; ``settled``: places that hold computed values now."""
     found: Ledger = trace.ledger
     outputs = trace.block.outputs
     changes = Changes(len(outputs))
@@ -237,10 +254,9 @@ def finish(trace: Trace, given: Sequence[Any], bound: Sequence[tuple[Any, Any]])
             changes.absent.append(where)
         if slot.now is not slot.first:
             changes.sets.append(_change(trace, found, where, slot.now))
-    for where, x in bound:
-        change = _change(trace, found, where, x)
-        change.plain = isinstance(x, TracedArray)
-        changes.sets.append(change)
+    changes.sets += [_change(trace, found, where, x) for where, x in settled.bound]
+    for path, items in settled.contents:
+        changes.sets.append(Change(path, -1, parts=[_change(trace, found, None, x) if computed(x) else Change(None, -1, x) for x in items]))
     changes.held = found.held
     changes.flags = [(found.place(x), on) for x, on in found.flags.values() if found.outside(x) and found.reals[id(x)]._requires_grad is not on]
     changes.no_leaves = [found.place(x) for x in found.no_leaves.values()]
@@ -296,11 +312,14 @@ def _change(trace: Trace, found: Ledger, place: Any, value: Any) -> Change:
     if value is None:
         return Change(place, -1)
     if not isinstance(value, Traced):
-        return Change(place, -1, value)
+        if not computed(value):
+            return Change(place, -1, value)
+        leaves, tree = tree_flatten(value)
+        return Change(place, -1, tree=tree, parts=[_change(trace, found, None, x) for x in leaves])
     if id(value) in found.reals:
         return Change(place, -2, found.place(value))
     trace.block.outputs.append(_renewed(found, trace.value_of(value)))
-    return Change(place, len(trace.block.outputs) - 1)
+    return Change(place, len(trace.block.outputs) - 1, plain=isinstance(value, TracedArray))
 
 
 def resolved(changes: Changes, of: Callable[[Any], Any]) -> None:
@@ -313,9 +332,12 @@ def resolved(changes: Changes, of: Callable[[Any], Any]) -> None:
     changes.hooked = [(place(x), kinds) for x, kinds in changes.hooked]
     changes.after = [(place(x), create) for x, create in changes.after]
     changes.no_leaves = [place(x) for x in changes.no_leaves]
-    for c in changes.sets:
+    todo = list(changes.sets)
+    while todo:
+        c = todo.pop()
         c.place = place(c.place)
         if c.out == -2:
             c.value = place(c.value)
+        todo += c.parts or ()
 
 

@@ -420,18 +420,20 @@ class State:
             out_tree, constants = self._run(trace, args, kwargs)
             states.check(self.name)
             before.refuse(self.name, lambda: self.trace(leaves, tree, static))
-            bound, others = before.settle(self.name)
+            settled = before.settle(trace)
         except Exception:
             before.undo()
             raise
-        changed = changes.finish(trace, given, bound)
+        changed = changes.finish(trace, given, settled)
         if trace.torch and not any(isinstance(x, (np.ndarray, np.generic)) for x in leaves):  # tensors came out of variables
             tensors = True
-        variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors, self._contents())
+        variant = _variant_of(trace, self.f, holders, dynamic, out_tree, constants, tensors, self._contents(),
+                              [c.place for c in changed.sets if isinstance(c.place, sources.Path)])
         variant.changes = changed
         changes.resolved(changed, variant.place)
-        variant.effects, variant.undo = others, before.undo
-        if others and probe and self._repeats(variant, leaves, tree, static, holders):
+        others, lists = settled.other, [path for path, _ in settled.contents]
+        variant.effects, variant.undo = others + lists, before.undo
+        if others and not lists and probe and self._repeats(variant, leaves, tree, static, holders):
             variant.harmless, variant.effects = others, []
         variant.fixed = list(trace.fixed)
         variant.asks = modes.state.asked != asked
@@ -648,7 +650,7 @@ def _plain(out: Any) -> Any:
 
 
 def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool,
-                others: Sequence[Content] = ()) -> Variant:
+                others: Sequence[Content] = (), sets: Sequence[Any] = ()) -> Variant:
     from_trace = Func(identifier(trace.name), substitute_here(dce_block(trace.block), trace.replaced()))
     func = stable(from_trace)
     found, functions = survey(f, holders)
@@ -656,7 +658,7 @@ def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[Leaf], 
     hidden = _hidden(objects, find_inputs(objects, found, f, holders), trace.ledger)
     guards = [(trace.canonical(a), trace.canonical(b), loc) for a, b, loc in trace.guards]
     unequal = [(trace.canonical(a), trace.canonical(b)) for a, b in trace.unequal]
-    seen = watch(found, {id(obj) for obj in objects}, survey_contents(found, functions, trace.taken, trace.noted, others))
+    seen = watch(found, {id(obj) for obj in objects}, survey_contents(found, functions, trace.taken, trace.noted, others), sets)
     return Variant(func, leaves, hidden, guards, unequal, out_tree, constants, tensors, watch=seen)
 
 

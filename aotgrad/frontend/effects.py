@@ -2,13 +2,16 @@
 
 A program repeats none of that. Where it matters for the numbers (the function, run once more, gives another program), a trace is for one call: the function is traced
 again at the next, as Python runs it, and a warning says so. Else it is what happens while tracing, and ``explain`` lists it.
-What is bound to a computed value (``self.h = h``) is set at every call instead; arrays of NumPy that are written are refused with the line.
+What is bound to a computed value, or to a container of such (``self.h = h, c``), is set at every call instead, and so are the contents of lists; arrays of NumPy that are
+written, and computed values in other places, are refused with the line.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -16,15 +19,47 @@ import numpy as np
 
 from aotgrad_runtime.call import Fixed
 from aotgrad_runtime.errors import AotgradTypeError, AotgradWarning
+from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
+from . import leaks
+from .pytree import tree_flatten, tree_unflatten
 from .sources import Path, put, read
-from .trace import Traced, raised_at
+from .trace import Trace, Traced, TracedSize, plain_size, raised_at
 from .watch import print_of, survey
 
-__all__ = ["Before", "warn"]
+__all__ = ["Before", "Settled", "warn"]
 
+_CONTAINERS = (list, dict, set, deque, defaultdict, OrderedDict)
+_VALUES, _TREES = (Traced, TracedSize), (list, tuple, dict)
 _SMALL = 1 << 24  # bytes of arrays that are kept to be compared; those beyond are not
+
+
+@record
+class Settled:
+    """``bound``: places and the computed values (or containers of such) that they get; ``contents``: the same for what is in a list; ``other``: what else has changed."""
+
+    bound: list[tuple[Path, Any]] = field(default_factory=list)
+    contents: list[tuple[Path, list[Any]]] = field(default_factory=list)
+    other: list[Path] = field(default_factory=list)
+
+
+def computed(x: Any) -> bool:
+    """Whether ``x`` is a computed value or size, or a container of such."""
+    return isinstance(x, _VALUES) or isinstance(x, _TREES) and any(isinstance(v, _VALUES) for v in tree_flatten(x)[0])
+
+
+def _plain_sizes(x: Any, trace: Trace) -> Any:
+    """``x`` with sizes as numbers, which the trace then holds for."""
+    leaves, tree = tree_flatten(x)
+    if not any(isinstance(v, TracedSize) for v in leaves):
+        return x
+    return tree_unflatten(tree, [trace.fix(plain_size(v)) if isinstance(v, TracedSize) else v for v in leaves])
+
+
+def _refill(held: Any, kept: Any) -> None:
+    held.clear()
+    (held.extend if isinstance(held, (list, deque)) else held.update)(kept)
 
 
 class Before:
@@ -33,7 +68,8 @@ class Before:
     def __init__(self, f: Callable[..., Any], holders: Sequence[Any]) -> None:
         found, _ = survey(f, holders)
         self.places = [(path, value, print_of(value)) for path, value in found if path.steps or not isinstance(value, np.ndarray)]
-        self.containers = [(v, v.copy()) for v in {id(v): v for _, v in found if type(v) in (list, dict, set)}.values()]
+        containers = {id(v): (path, v) for path, v in reversed(found) if type(v) in _CONTAINERS}
+        self.containers = [(path, v, v.copy()) for path, v in containers.values()]
         objects = {id(v): v for _, v in found if not isinstance(v, (type, ModuleType, FunctionType, np.ndarray, Tensor)) and type(getattr(v, "__dict__", None)) is dict}
         self.fields = [(v.__dict__, set(v.__dict__)) for v in objects.values()]
         self.arrays: list[tuple[Path, Any, Any]] = []
@@ -51,37 +87,53 @@ class Before:
                 now = read(None, path)
             except Exception:  # gone, or a property that does not work now
                 continue
-            if now is not value and isinstance(now, Traced) or print_of(now) != seen:
+            if now is not value and (isinstance(now, Traced) or computed(now)) or print_of(now) != seen:
                 yield path, value, now
 
     def undo(self) -> None:
         """Everything as it was before, so that the function can run again."""
-        for path, value, _ in list(self.changed()):
+        for path, value, _ in self.changed():
             if path.steps or not isinstance(path.root, Fixed):
                 put(path, value)
-        for held, kept in self.containers:
-            if isinstance(held, list):
-                held[:] = kept
-            else:
-                held.clear()
-                held.update(kept)
+        for _, held, kept in self.containers:
+            _refill(held, kept)
         for fields, names in self.fields:
             for name in fields.keys() - names:
                 del fields[name]
 
-    def settle(self, name: str) -> tuple[list[tuple[Path, Any]], list[Path]]:
+    def settle(self, trace: Trace) -> Settled:
         """Places that are bound to computed values, which get what they held before again; and places that have changed otherwise."""
-        bound, other = list[tuple[Path, Any]](), list[Path]()
-        for path, value, now in list(self.changed()):
-            if isinstance(now, Traced):
-                bound.append((path, now))
+        out = Settled()
+        for path, held, kept in self.containers:
+            if isinstance(held, (list, deque)):
+                new = [x for x in held if computed(x)]
+                if new and (len(held) != len(kept) or not all(a is b or computed(a) for a, b in zip(held, kept))):
+                    out.contents.append((path, [_plain_sizes(x, trace) for x in held]))
+                    _refill(held, kept)
+            elif isinstance(held, dict):
+                for key in [k for k, v in held.items() if k not in kept and computed(v)]:
+                    out.bound.append((Path(Fixed(held)).item(key), _plain_sizes(held.pop(key), trace)))
+        for path, value, now in self.changed():  # what is put back takes what lies below with it
+            if computed(now):
+                out.bound.append((path, _plain_sizes(now, trace)))
                 put(path, value)
             else:
-                other.append(path)
+                out.other.append(path)
         for fields, names in self.fields:
-            for key in [k for k in fields if k not in names and isinstance(fields[k], Traced)]:
-                bound.append((Path(Fixed(fields)).item(key), fields.pop(key)))
-        return bound, other
+            for key in [k for k in fields if k not in names and computed(fields[k])]:
+                out.bound.append((Path(Fixed(fields)).item(key), _plain_sizes(fields.pop(key), trace)))
+        self._refuse_kept(trace)
+        return out
+
+    def _refuse_kept(self, trace: Trace) -> None:
+        """Raises where a computed value is still found: nothing would put its number there."""
+        found = leaks.reached([(str(path), value) for path, value, _ in self.places], trace)
+        if found is not None:
+            path, value = found
+            loc = None if value._value.op is None else value._value.op.loc
+            where = "" if loc is None else f"{loc}: {loc.source}\n  " if loc.source else f"{loc}: "
+            raise AotgradTypeError(f"{where}{trace.name} keeps this computed value in {path}, where nothing could fill in its number at the next call. Return it, or "
+                                   "keep it in a list, a dict or an attribute (also in tuples there)")
 
     def written(self) -> list[tuple[Path, Any]]:
         """Arrays with other numbers than before; they get those of before again."""
@@ -113,5 +165,6 @@ class Before:
 def warn(name: str, paths: Sequence[Path]) -> None:
     """Tells that the function will be traced at every call."""
     warnings.warn(f"{name} changes {', '.join(dict.fromkeys(map(str, paths)))} while it is traced. Compiled code does not repeat that, so it is traced again at every "
-                  "call; keep counters in an ag.tensor (self.n = ag.tensor(0); self.n += 1), which compiled code updates, or move the change out of the function",
+                  "call; keep counters in an ag.tensor (self.n = ag.tensor(0); self.n += 1), which compiled code updates, return what a list should get, or move the "
+                  "change out of the function",
                   AotgradWarning, stacklevel=2)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.tensor import Tensor
 
 from .pytree import TreeDef
-from .trace import Traced
+from .trace import Trace, Traced
 
-__all__ = ["check", "result_paths"]
+__all__ = ["check", "reached", "result_paths"]
 
 _DEEP, _MANY = 6, 2000
 _ATOMS = (int, float, complex, str, bytes, type(None), type, ModuleType, BuiltinFunctionType, np.ndarray, np.generic, np.dtype)
@@ -27,25 +28,32 @@ def check(x: Any, name: str, path: str) -> None:
     kind = type(x).__name__
     if isinstance(x, Iterator) and not hasattr(x, "fileno"):
         raise AotgradTypeError(f"{name}: {path} is a {kind}, which would run only after the function has ended; return list(...) of it")
-    where = _find(x)
-    if where is None:
+    found = _find([("", x)])
+    if found is None:
         return
+    where = found[0]
     if isinstance(x, (set, frozenset)) or type(x) in _VIEWS:
         raise AotgradTypeError(f"{name}: {path} is a {kind} of computed values; return a list or tuple of them (list(...))")
     raise AotgradTypeError(f"{name}: {path} is a {kind} that holds a computed value ({path}{where}), and nothing could fill in its number at the next call. Return "
                            "arrays, numbers, and tuples, lists, dicts, named tuples or dataclasses of them, and make the object from these outside")
 
 
-def _find(x: Any) -> str | None:
-    """How to get from ``x`` to a traced value that it holds; None where none is found."""
-    level: list[tuple[str, Any]] = [("", x)]
-    seen = {id(x)}
+def reached(roots: Sequence[tuple[str, Any]], trace: Trace) -> tuple[str, Any] | None:
+    """A value of ``trace`` that one of these (names and objects) holds, and where; None where none is found."""
+    return _find([(path, x) for path, x in roots if not isinstance(x, (*_ATOMS, Tensor, FunctionType))], trace)
+
+
+def _find(level: list[tuple[str, Any]], trace: Trace | None = None) -> tuple[str, Any] | None:
+    """How to get to a traced value (of ``trace``, where one is given) that these hold, and that; None where none is found."""
+    seen = {id(x) for _, x in level}
     for _ in range(_DEEP):
         below = []
         for path, at in level:
             for step, value in _parts(at):
                 if isinstance(value, Traced):
-                    return path + step
+                    if trace is None or value._trace is trace:
+                        return path + step, value
+                    continue
                 if not isinstance(value, _ATOMS) and id(value) not in seen and len(seen) < _MANY:
                     seen.add(id(value))
                     below.append((path + step, value))

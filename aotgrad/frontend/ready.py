@@ -26,7 +26,7 @@ from .pytree import TreeDef, tree_unflatten
 from .sources import GradOf, Item, Path
 from .structured import MISS
 from .variant import Variant
-from .watch import Watch, is_defaults, listed
+from .watch import RENEWED, Watch, is_defaults, listed, print_of
 
 __all__ = ["Ready", "make"]
 
@@ -107,7 +107,10 @@ def _asking(watch: Watch, hidden: Sequence[tuple[Any, Any]]) -> Callable[[], boo
     if watch.contents or len(watch.places) > _MOST:
         raise _Unfit
     out = _Asking()
-    for path, _, value in watch.places:
+    for path, seen, value in watch.places:
+        if value is RENEWED:
+            out.lines += [f"if {out.constant(print_of)}({out.value(path)}) != {out.constant(seen)}:", "    return False"]
+            continue
         if isinstance(value, (np.ndarray, Tensor)):
             raise _Unfit
         out.same(path, value)
@@ -165,7 +168,8 @@ class Ready:
         self.form = _form(program, args)
         if self.form is not None and (changes.freed or changes.sets):
             raise _Unfit
-        if self.grad and (any(x._requires_grad and x._node is not None for x, _, _, _ in self.targets) or self.form is not None and _recorded(program, args, changes.outs)):
+        joined = self.form is not None and _recorded(program, args, changes.outs)
+        if self.grad and (joined or any(x._requires_grad and x._node is not None for x, _, _, _ in self.targets)):
             raise _Unfit  # a tensor that is written gets another history
         if any(mine for *_, mine, _ in self.targets):
             raise _Unfit  # arguments that are written: their memory is compared with all others, the general way
@@ -292,7 +296,7 @@ def _serves(variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> bool:
     tensors = all(type(leaves[leaf.index]) is Tensor and not leaves[leaf.index]._requires_grad for leaf in variant.leaves)
     if not flat or not tensors or not variant.tensors or variant.records:
         return False
-    if changes.flags or changes.leaves or any(c.out == -2 or c.plain for c in changes.sets):
+    if changes.flags or changes.leaves or any(c.out == -2 or c.plain or c.parts is not None for c in changes.sets):
         return False
     return all(isinstance(c.place, (GradOf, Item, Path)) and not isinstance(getattr(c.place, "owner", None), sources.Argument) for c in changes.sets)
 

@@ -29,9 +29,10 @@ from .sources import Path, locate, plain, read
 from .static import static_key
 from .trace import Traced
 
-__all__ = ["Watch", "find_inputs", "is_defaults", "listed", "print_of", "survey", "watch"]
+__all__ = ["RENEWED", "Watch", "find_inputs", "is_defaults", "listed", "print_of", "survey", "watch"]
 
 _MISSING = object()
+RENEWED = object()  # in place of an object that every call replaces
 _DEPTH, _BREADTH, _ITEMS, _SPECS = 5, 2000, 256, 64
 _FOREIGN = frozenset(("numpy", "aotgrad", "aotgrad_runtime", "builtins", "scipy", *sys.stdlib_module_names)) - {"__main__", "types", "functools", "collections"}
 _BUFFERS = (bytearray, memoryview, array.array)
@@ -217,6 +218,8 @@ def is_defaults(path: Path) -> bool:
 
 def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
     now = _read(path)
+    if obj is RENEWED:
+        return bool(print_of(now) == seen)
     if is_defaults(path):
         return now is obj
     if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE) or listed(now)) and print_of(now) != seen:
@@ -253,8 +256,17 @@ class Watch:
         return next((str(path) for path in [*self.inputs, *[p for p, _, _ in self.places]] if _read(path) is _MISSING), None)
 
 
-def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Sequence[Content]) -> Watch:
-    """What to look at before each call. ``captured``: ids of the arrays that are inputs; ``contents``: arrays that are compared."""
+def _steps(path: Path) -> Iterator[Any]:
+    """For each step to a place: the object it is taken from, and the step."""
+    root = path.root
+    yield (id(root.namespace), root.key) if isinstance(root, Global) else (id(root.cell if isinstance(root, Cell) else root.obj), None)
+    for i, step in enumerate(path.steps):
+        yield id(_read(Path(root, path.steps[:i]))), step
+
+
+def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Sequence[Content], sets: Sequence[Path] = ()) -> Watch:
+    """What to look at before each call. ``captured``: ids of the arrays that are inputs; ``contents``: arrays that are compared; ``sets``: places that a call binds."""
+    renewed = {[*_steps(path)][-1] for path in sets}
     out, compared = Watch(contents=list(contents)), {id(c.path) for c in contents}
     groups: dict[int, list[tuple[Path, Any]]] = {}
     specs: list[ArgSpec] = []
@@ -273,9 +285,10 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Seque
             continue  # an argument, a default or the object a method is bound to: it stays
         if id(path) in compared:
             continue
-        out.places.append((path, print_of(value), value))
+        bound = renewed and not renewed.isdisjoint(_steps(path))
+        out.places.append((path, print_of(value), RENEWED if bound else value))
         source = plain(path)
-        if source is None or isinstance(value, _MUTABLE) and not is_defaults(path) or listed(value):
+        if bound or source is None or isinstance(value, _MUTABLE) and not is_defaults(path) or listed(value):
             fast = False
         else:
             specs.append(ArgSpec("is", source=source, value=value))
