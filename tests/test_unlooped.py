@@ -117,8 +117,8 @@ def test_a_matrix_a_round_with_another_shape() -> None:
 
 
 def test_what_stays_in_the_loop() -> None:
-    """Products with few columns, with a turned matrix and few rows, with one that changes, of what the loop carries, of integers, and what would take more memory than
-    four times what is there."""
+    """Products with few columns, with a turned matrix and few rows, with rows enough, one that changes, of what the loop carries, of integers, and what would take
+    more memory than four times the numbers that are there."""
     def moved(types: Any, step: Any, consts: int = 1, carry: int = 1) -> int:
         def body(b: Any, *xs: Any) -> Any:
             return scan(b, xs[:consts], xs[consts:consts + carry], xs[consts + carry:], T, step)
@@ -136,6 +136,8 @@ def test_what_stays_in_the_loop() -> None:
     assert moved([[30, 40], [9, 30], [T, 9, 40]], turned) == 1 and moved([[30, 40], [8, 30], [T, 8, 40]], turned) == 0
     assert moved([[40, 160], [2, 160], [T, 2, 40]], dot) == 1 and moved([[40, 161], [2, 161], [T, 2, 40]], dot) == 0
     assert moved([[K, N], [M, N], [T, M, K]], dot) == 0  # of which nothing is known
+    assert moved([[40, 30], [16, 30], [T, 16, 40]], dot) == 1 and moved([[40, 30], [17, 30], [T, 17, 40]], dot) == 0
+    assert moved([[40, 161], [2, 161], [T, 2, 40], ([T, 2, 400], as_dtype("bool"))], lambda b, w, h, x, _: dot(b, w, h, x)) == 0
     assert moved([([40, 30], as_dtype("int64")), ([2, 30], as_dtype("int64")), ([T, 2, 40], as_dtype("int64"))], dot) == 0
     assert moved([[30, 30], [9, 30], [T, 9, 30]], lambda b, w, h, x: (b.add(b.dot(h, w), x),)) == 0
     assert moved([[9, 30], [T, 9, 40], [T, 40, 30]], lambda b, h, x, w: (b.add(h, b.dot(x, w)),), 0) == 0

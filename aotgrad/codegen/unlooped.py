@@ -22,7 +22,8 @@ from .sum_order import FEW
 
 __all__ = ["unloop"]
 
-_MORE = 4  # times what a loop scans and stacks already that a product for all rounds may take
+_MORE = 4  # times the numbers that a loop scans and stacks already that a product for all rounds may take
+_ENOUGH = 16  # rows of a round above which a product gains nothing from those of other rounds: its matrix is packed once anyway
 
 
 class _Loop:
@@ -35,7 +36,7 @@ class _Loop:
         self.scanned = dict(zip(self.body.args[self.nc + self.nk:], operands[self.nc + self.nk:]))
         uses = Counter(o for inner in self.body.ops for o in inner.operands)
         uses.update(self.body.outputs)
-        self.room = _MORE * _size([*self.scanned, *self.body.outputs[self.nk:]])
+        self.room = _MORE * _size([v for v in (*self.scanned, *self.body.outputs[self.nk:]) if v.type.dtype.kind == "f"])
         self.before: dict[Value, Op] = {}  # products by the value in the body
         self.behind: dict[int, Op] = {}  # products by the output that they are
         for inner in self.body.ops:
@@ -54,6 +55,8 @@ class _Loop:
         if t.rank != 2 or t.dtype.mlir not in ("f32", "f64") or any(x.type.layout is not None for x in (op.result, *op.operands)):
             return False
         (m, n), (matrix, turned) = t.shape, self._matrix(op.operands[1])
+        if isinstance(m, int) and m > _ENOUGH:  # it would leave the cache
+            return False
         return matrix is not None and all(d > FEW for d in ((m, n) if turned else (n,)) if isinstance(d, int))
 
     def _matrix(self, v: Value) -> tuple[Value | None, bool]:
