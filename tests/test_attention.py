@@ -89,6 +89,32 @@ def test_blocks_and_what_is_left_over(monkeypatch: pytest.MonkeyPatch, causal: b
     _attention._compiled.cache_clear()
 
 
+@pytest.mark.parametrize("how", ("plain", "causal", "bool", "add"))
+def test_scores_that_are_no_larger_than_the_arguments_are_kept(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Where the backward pass gets them the gradients are those it finds where it makes them again; a forward pass alone keeps nothing."""
+    mask = {"bool": rng.random((40, 30)) > 0.3, "add": normal(2, 40, 30)}.get(how)
+    xs, g = [normal(2, 40, 16), normal(2, 30, 16), normal(2, 30, 8)], normal(2, 40, 8)
+
+    def f(*a: Any) -> Any:
+        return attention(*a, mask, is_causal=how == "causal")
+
+    def both(*a: Any) -> Any:
+        out, pull = ag.vjp(f, *a)
+        return out, *pull(g)
+
+    found = []
+    for keeps in (_attention._keeps(*(x[0] for x in xs)), False):
+        monkeypatch.setattr(_attention, "_keeps", lambda *_, keeps=keeps: keeps)
+        _attention._compiled.cache_clear()
+        made = ag.compile(lambda *a: both(*a))
+        found.append([made(*xs), len(re.findall(r"\d: dot", made.explain(*xs))), ag.compile(lambda *a: f(*a)).explain(*xs).peak_memory])
+    _attention._compiled.cache_clear()
+    (kept, few, alone), (again, many, without) = found
+    assert few < many and alone == without
+    for a, b in zip(kept, again):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
 def test_scale_float32_and_heads() -> None:
     compare(normal(2, 3, 5, 8), normal(2, 3, 7, 8), normal(2, 3, 7, 6), scale=0.3)
     compare(*(x.astype(np.float32) for x in (normal(3, 40, 8), normal(3, 90, 8), normal(3, 90, 8))), tolerance=2e-6)

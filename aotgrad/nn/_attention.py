@@ -1,8 +1,9 @@
-"""Scaled-dot-product attention by rows of scores that stay in cache: neither pass keeps the matrix of scores.
+"""Scaled-dot-product attention by rows of scores that stay in cache: neither pass keeps the matrix of scores, unless it is no larger than its arguments.
 
 One head after the other. Forwards a block of queries at a time: scores, softmax and the product with the values of a block are done before the next; beside the result
-one number per query is left, from which the backward pass makes scores again. It goes by tiles of some keys and some queries: gradients of keys stay in the cache while
-queries pass, once for each part of the keys. With ``is_causal`` a block meets the keys before its end alone, and a part of the keys the queries behind its start.
+one number per query is left (of short sequences all exponentials), from which the backward pass makes scores again. It goes by tiles of some keys and some queries:
+gradients of keys stay in the cache while queries pass, once for each part of the keys. With ``is_causal`` a block meets the keys before its end alone, and a part of the
+keys the queries behind its start.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
 
     ``attn_mask`` broadcasts to (..., L, S): bools (True takes part) or numbers to add. ``is_causal`` lets query i see keys 0 to i. ``scale`` is 1/sqrt(E) by default.
     ``enable_gqa`` repeats heads of key and value (dim -3) for groups of heads of query. A query that no key is left for gives 0, with gradient 0, as in PyTorch.
-    Memory grows with L and S, not with their product; with ``dropout_p`` (whose random numbers are an array), and in derivatives of derivatives, it does.
+    Memory grows with L and S, not with their product (scores are kept only where they are no larger than arguments and result); with ``dropout_p`` (whose random numbers
+    are an array), and in derivatives of derivatives, it does.
 
     Raises AotgradArgumentError for shapes that do not fit, AotgradDTypeError for dtypes, AotgradRuntimeError for a mask beside ``is_causal``.
 
@@ -221,10 +223,17 @@ def _longer(x: Any, rows: int) -> Any:
     return x if have == rows else f.cat([x, factories.zeros((rows - have, wide), dtype=dtype_of(x).name)], 0)
 
 
+def _keeps(q: Any, k: Any, v: Any) -> bool:
+    """Whether the backward pass gets the exponentials of the scores: no more numbers than queries, keys, values and results have, and of one block."""
+    (rows, wide), (keys, out) = _sizes(q), _sizes(v)
+    return rows * keys <= min(2 * _BLOCK, (rows + keys) * (wide + out))
+
+
 def _forward(causal: bool, scale: float) -> Callable[..., tuple[Any, Any]]:
-    """Result and logarithm of the sum of exponentials of one head."""
+    """Result of one head, and what the backward pass needs of it: the logarithm of the sums of exponentials, or where ``_keeps`` holds the sums and all exponentials."""
 
     def head(q: Any, k: Any, v: Any, mask: Any) -> tuple[Any, Any]:
+        keeps = _keeps(q, k, v)
         parts, q = [], f.mul(q, scale)
         for first, end, keys in _segments(_sizes(q)[0], _sizes(k)[0], causal):
             size = _blocks(end - first, keys)
@@ -236,20 +245,25 @@ def _forward(causal: bool, scale: float) -> Callable[..., tuple[Any, Any]]:
                 e = f.exp(f.sub(s, top))
                 total = f.sum(e, -1, keepdim=True)
                 total = f.where(f.eq(total, 0.0), 1.0, total)
-                return carry, (f.div(f.matmul(e, own_v), total), f.add(top, f.log(total)))
+                return carry, (f.div(f.matmul(e, own_v), total), *((total, e) if keeps else (f.add(top, f.log(total)),)))
 
             parts.append(_each(step, (), (q[first:end], mask, _numbers(first, end, causal)), size)[1])
-        return _joined([p[0] for p in parts]), _joined([p[1] for p in parts])
+        out, sums = (_joined([p[i] for p in parts]) for i in range(2))
+        return out, (sums, tuple(p[2] for p in parts)) if keeps else sums
 
     return head
 
 
-def _tile(own_k: Any, own_v: Any, x: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+def _tile(own_k: Any, own_v: Any, p: Any, qs: Any, gs: Any, inner: Any) -> tuple[Any, Any, Any, Any]:
     """What some queries and keys give to the gradients of both, and to those of values and mask."""
-    qs, gs, ls, inner, ms, at = x
-    p = f.exp(f.sub(_scores(qs, own_k, ms, at), ls))
     ds = f.mul(p, f.sub(f.matmul(gs, f.swapaxes(own_v, -1, -2)), inner))
     return f.matmul(ds, own_k), f.matmul(f.swapaxes(ds, -1, -2), qs), f.matmul(f.swapaxes(p, -1, -2), gs), ds
+
+
+def _again(own_k: Any, own_v: Any, x: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+    """The same from queries, gradients, logarithms of sums and inner products, where the probabilities have to be made again."""
+    qs, gs, ls, inner, ms, at = x
+    return _tile(own_k, own_v, f.exp(f.sub(_scores(qs, own_k, ms, at), ls)), qs, gs, inner)
 
 
 def _column(own_k: Any, own_v: Any, given: Sequence[Any], dq: Any, sums: Any, adds: bool = False) -> tuple[Any, Any, Any]:
@@ -257,7 +271,7 @@ def _column(own_k: Any, own_v: Any, given: Sequence[Any], dq: Any, sums: Any, ad
 
     def step(carry: Any, x: Any) -> tuple[Any, Any]:
         *blocks, before = x
-        more, dk, dv, ds = _tile(own_k, own_v, blocks)
+        more, dk, dv, ds = _again(own_k, own_v, blocks)
         carry = (dk, dv) if carry is None else (f.add(carry[0], dk), f.add(carry[1], dv))
         return carry, (more if before is None else f.add(before, more), *((ds,) if adds else ()))
 
@@ -269,16 +283,29 @@ def _column(own_k: Any, own_v: Any, given: Sequence[Any], dq: Any, sums: Any, ad
     return found[0], sums, found[1] if adds else None
 
 
+def _stairs(segments: Sequence[tuple[int, int, int]], tile: Callable[[int, int, int, int], tuple[Any, ...]]) -> tuple[Any, Any, Any, Any]:
+    """All gradients of queries that see more keys the later they are, from those of ``tile(number, first query, end, keys)``."""
+    parts, sums, ds = [], None, None
+    for i, (first, end, keys) in reversed(list(enumerate(segments))):
+        dq, dk, dv, ds = tile(i, first, end, keys)
+        parts.append(dq)
+        sums = (dk, dv) if sums is None else tuple(a.at[:keys].add(b) for a, b in zip(sums, (dk, dv)))
+    return (_joined(parts[::-1]), *sums, ds)  # type: ignore[misc]
+
+
 def _corner(carry: Any, x: Any) -> tuple[Any, Any]:
     """As many queries as keys, each of which sees those up to its own."""
     own_k, own_v, *given = x
-    size, parts = _sizes(own_k)[0], []
-    sums: Any = None
-    for first, end, keys in reversed(_segments(size, size, True, _CORNER)):
-        dq, dk, dv, _ = _tile(own_k[:keys], own_v[:keys], [*(a[first:end] for a in given), None, _numbers(first, end, True)])
-        parts.append(dq)
-        sums = (dk, dv) if sums is None else tuple(a.at[:keys].add(b) for a, b in zip(sums, (dk, dv)))
-    return carry, (_joined(parts[::-1]), *sums)
+    size = _sizes(own_k)[0]
+    found = _stairs(_segments(size, size, True, _CORNER), lambda i, first, end, keys: _again(
+        own_k[:keys], own_v[:keys], [*(a[first:end] for a in given), None, _numbers(first, end, True)]))
+    return carry, found[:3]
+
+
+def _kept(k: Any, v: Any, es: Sequence[Any], segments: Sequence[tuple[int, int, int]], given: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+    """Gradients from the exponentials of the scores; the gradients and inner products that are ``given`` were divided by their sums."""
+    dq, dk, dv, ds = _stairs(segments, lambda i, first, end, keys: _tile(k[:keys], v[:keys], es[i], *(a[first:end] for a in given)))
+    return dq, _longer(dk, _sizes(k)[0]), _longer(dv, _sizes(k)[0]), ds
 
 
 def _square(k: Any, v: Any, given: Sequence[Any]) -> tuple[Any, Any, Any]:
@@ -302,18 +329,21 @@ def _square(k: Any, v: Any, given: Sequence[Any]) -> tuple[Any, Any, Any]:
 def _backward(causal: bool, scale: float, adds: bool) -> Callable[..., tuple[Any, ...]]:
     """Gradients of queries, keys, values, and of an added mask, of one head."""
 
-    def head(q: Any, k: Any, v: Any, mask: Any, out: Any, total: Any, g: Any) -> tuple[Any, ...]:
-        given = (f.mul(q, scale), g, total, f.sum(f.mul(out, g), -1, keepdim=True))
+    def head(q: Any, k: Any, v: Any, mask: Any, out: Any, left: Any, g: Any) -> tuple[Any, ...]:
+        qs, inner = f.mul(q, scale), f.sum(f.mul(out, g), -1, keepdim=True)
         size = _sizes(k)[0] if mask is not None else _columns(k, _sizes(k)[0])
         ds: Any = None
 
         def part(dq: Any, x: Any) -> tuple[Any, Any]:
-            return _column(x[0], x[1], [*given, None, None], dq, None)[:2]
+            return _column(x[0], x[1], [qs, g, left, inner, None, None], dq, None)[:2]
 
-        if causal:
-            dq, dk, dv = _square(k, v, given)
+        if _keeps(q, k, v):
+            total, es = left
+            dq, dk, dv, ds = _kept(k, v, es, _segments(_sizes(q)[0], _sizes(k)[0], causal), [qs, f.div(g, total), f.div(inner, total)])
+        elif causal:
+            dq, dk, dv = _square(k, v, [qs, g, left, inner])
         elif size == _sizes(k)[0]:
-            dq, (dk, dv), ds = _column(k, v, [*given, mask, None], None, None, adds)
+            dq, (dk, dv), ds = _column(k, v, [qs, g, left, inner, mask, None], None, None, adds)
         else:
             dq, (dk, dv) = _each(part, factories.zeros_like(q), [k, v], size)
         return (f.mul(dq, scale), dk, dv, *((ds,) if adds else ()))
@@ -340,11 +370,11 @@ def _compiled(causal: bool, scale: float, kind: str, each: bool) -> Callable[...
         return run(q, k, v, *mask)[0]
 
     def kept(q: Any, k: Any, v: Any, *mask: Any) -> tuple[Any, Any]:
-        out, total = run(q, k, v, *mask)
-        return out, (q, k, v, mask, out, total)
+        out, left = run(q, k, v, *mask)
+        return out, (q, k, v, mask, out, left)
 
     def pulled(saved: Any, g: Any) -> tuple[Any, ...]:
-        q, k, v, mask, out, total = saved
+        q, k, v, mask, out, left = saved
         given = factories.zeros_like(mask[0]) if kind == "add" and not each else ()
 
         def step(carry: Any, x: Any) -> tuple[Any, Any]:
@@ -353,7 +383,7 @@ def _compiled(causal: bool, scale: float, kind: str, each: bool) -> Callable[...
                 return f.add(carry, found[3]), found[:3]
             return carry, found
 
-        total_mask, found = scan(step, given, (q, k, v, g, out, total, *(mask if each else ())))
+        total_mask, found = scan(step, given, (q, k, v, g, out, left, *(mask if each else ())))
         if kind == "add":
             return (*found[:3], found[3] if each else total_mask)
         return (*found, *((None,) if mask else ()))
