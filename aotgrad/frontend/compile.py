@@ -16,6 +16,7 @@ import numpy as np
 
 from aotgrad.codegen.options import Options as Codegen
 from aotgrad.ir import Func, interp
+from aotgrad.ir.dims import Dim
 from aotgrad.ir.hashing import structural_hash
 from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import dce_block, standard
@@ -36,14 +37,15 @@ from .leaves import alias, spared
 from .ledger import Ledger
 from .options import Options
 from .program import Program, Pullback, depends
-from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .pytree import TreeDef, tree_flatten, tree_unflatten, with_numbers
 from .randomness import States
 from .signatures import identifier, leaf_names, leaf_type, specs_of
 from .sources import GradOf, Item
 from .static import static_key
+from .steps import gaps
 from .structured import MISS
 from .subtrace import as_value
-from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, raised_at, tracing
+from .trace import NeedStatic, Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, raised_at, tracing
 from .variant import Leaf, Variant, array_of, fits, requirement, with_sizes
 from .watch import find_inputs, survey, watch
 
@@ -186,7 +188,7 @@ class State:
         self.entries: dict[Any, structured.Entry] = {}
         self.order: deque[Any] = deque()  # keys of the variants, oldest first
         self.dropped, self.most = 0, _VARIANTS
-        self.asks = self.warned = False
+        self.asks = self.strided = self.warned = False
         self.disabled = _disabled()
         self.runs: tuple[Callable[[tuple[Any, ...], dict[str, Any]], Any], ...] = ()  # those of the entries
         self.fast: list[tuple[Any, Program, structured.Entry | None]] = []  # instances, their programs, and the entries they stand behind
@@ -278,7 +280,7 @@ class State:
     def find(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Variant, bool]:
         """The variant that fits, traced now if there is none."""
         base = (tree, specs_of(self.signature, leaves, tree, static), modes.state.grad, modes.state.inference,
-                self.asks and tuple([requirement(x) for x in leaves]))
+                self.asks and tuple([requirement(x) for x in leaves]), self.strided and tuple([gaps(x) for x in leaves]))
         forced = self.forced.get(base, set())
         key = base if not forced else (base, _numbers(leaves, forced))
         for variant in self.variants.get(key, ()):
@@ -290,8 +292,8 @@ class State:
             self.forced[base] = forced
             key = (base, _numbers(leaves, forced))
         undo, variant.undo = variant.undo, None
-        if variant.asks and not self.asks:  # from now on it matters which arguments require gradients
-            self.asks = True
+        if variant.asks and not self.asks or variant.strides is not None and not self.strided:  # from now on it matters which arguments require gradients, or have gaps
+            self.asks, self.strided = self.asks or variant.asks, self.strided or variant.strides is not None
             undo()
             return self.find(leaves, tree, static)
         if variant.effects:  # good for this call alone
@@ -439,6 +441,8 @@ class State:
         variant.asks = modes.state.asked != asked
         if variant.asks:
             variant.requires = [requirement(obj) for obj, _ in variant.hidden]
+        if trace.ledger.strided:
+            variant.strides = [gaps(obj) for obj, _ in variant.hidden]
         variant.seconds = time.perf_counter() - started
         variant.records = modes.state.refused != refused or not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
         return variant
@@ -459,6 +463,9 @@ class State:
                     else:
                         leaks.check(x, self.name, leaks.result_paths(out_tree)[i])
                         constants.append(x)
+                plain = [isinstance(x, Dim) or isinstance(x, TracedNumber) and x._weak for x in leaves]
+                if any(plain):  # sizes are Python's numbers, as in eager code
+                    out_tree = with_numbers(out_tree, iter(plain))
         except Exception as error:
             lost = isinstance(error, (NameError, AttributeError, LookupError))
             gone = next((name for vs in self.variants.values() for v in vs if (name := v.watch.missing())), None) if lost else None
@@ -531,7 +538,7 @@ class State:
     def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, fresh: bool) -> None:
         """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
         or when it came this way although there is one, by an entry."""
-        if variant.asks or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
+        if variant.asks or variant.strides is not None or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
             variant.entered = True
             self._add_ready(variant, leaves, tree)
             return

@@ -17,7 +17,7 @@ from aotgrad_runtime.tensor import Tensor
 
 from . import compiler, kernels, sources, split
 from .explain import explain
-from .pytree import tree_flatten, tree_unflatten
+from .pytree import tree_flatten, tree_unflatten, with_numbers
 from .signatures import leaf_names
 from .variant import Variant
 
@@ -108,7 +108,7 @@ def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
     run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
     if variant.hidden or variant.watch.places:
         run = _guarded_run(state, variant, run)
-    run.out = tree_unflatten(variant.out_tree, outs)  # type: ignore[attr-defined]
+    run.out = tree_unflatten(with_numbers(variant.out_tree), outs)  # type: ignore[attr-defined]
     return run
 
 

@@ -82,6 +82,7 @@ class Ledger:
         self.numbers: dict[tuple[int, Any], Any] = {}
         self.sources: dict[int, Any] = {}  # by id of what was captured: where it is read again, where no name leads to it
         self.flags: dict[int, tuple[Any, bool]] = {}  # tensors whose requires_grad was set
+        self.strided = False  # strides of a tensor from outside were asked for
         self.no_leaves: dict[int, Any] = {}  # tensors from outside with recorded writes, which leaves that require grad refuse
         self.freed: set[Value] = set()  # results whose graph a backward pass has used up
         self.renewed: dict[Value, Value] = {}  # values computed again with what gradients need

@@ -17,7 +17,7 @@ from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, Aotgra
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
-from . import backward, dispatch, factories, hooks, indexing, inplace, ledger
+from . import backward, dispatch, factories, hooks, indexing, inplace, ledger, steps
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual, ViewExtra
 from .front import Public
@@ -244,7 +244,10 @@ def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
     """The tensor with its elements dense in ``memory_format``: itself if they are, else a copy."""
     memory_format, x = mf.check(memory_format), ledger.twin(x)
     if isinstance(x, Traced):
-        return x if memory_format is mf.preserve_format else factories.relaid(x, factories.layout_of(x.shape, memory_format))
+        if memory_format is mf.preserve_format:
+            return x
+        out = factories.relaid(x, factories.layout_of(x.shape, memory_format))
+        return out if out is not x or steps.gives_itself(x, memory_format) else type(x)._of(x._trace, x._value)  # memory of its own
     if x.is_contiguous(memory_format):
         return x
     if memory_format is mf.preserve_format:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
+from aotgrad_runtime.tensor import Size
 
 from .static import static_key
 
-__all__ = ["TreeDef", "tree_flatten", "tree_map", "tree_unflatten"]
+__all__ = ["TreeDef", "tree_flatten", "tree_map", "tree_unflatten", "with_numbers"]
 
 
 @record(frozen=True)
@@ -32,7 +33,17 @@ class TreeDef:
 
 LEAF = TreeDef()
 _NONE = TreeDef("none")
+_NUMBER = TreeDef("number", (), (LEAF,))
 _DEEPEST = 100
+
+
+def with_numbers(tree: TreeDef, plain: Iterator[bool] | None = None) -> TreeDef:
+    """The structure whose leaves, where ``plain`` has True, are given as arrays and built as Python's numbers. Without ``plain``, all are arrays."""
+    if tree.kind is None:
+        return _NUMBER if plain is not None and next(plain) else tree
+    if plain is None and tree.kind == "number":
+        return LEAF
+    return dataclasses.replace(tree, children=tuple([with_numbers(c, plain) for c in tree.children]))
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], TreeDef]:
@@ -53,7 +64,7 @@ def _flatten(tree: Any, leaves: list[Any], depth: int) -> TreeDef:
     kind = type(tree)
     if depth > _DEEPEST:
         raise AotgradValueError(f"a container is nested more than {_DEEPEST} deep, or holds itself ({kind.__name__}); pass flatter containers")
-    if kind is tuple or kind is list:
+    if kind is tuple or kind is list or kind is Size and any(type(n) is not int for n in tree):  # one of numbers is a value
         return TreeDef(kind, (), tuple([_flatten(x, leaves, depth + 1) for x in tree]))
     if isinstance(tree, dict):
         return _flatten_dict(tree, kind, leaves, depth)
@@ -94,7 +105,9 @@ def _unflatten(t: TreeDef, leaves: Any) -> Any:
     if t.kind == "none":
         return None
     children = [_unflatten(c, leaves) for c in t.children]
-    if t.kind in (tuple, list):
+    if t.kind == "number":
+        return children[0].item()
+    if t.kind in (tuple, list, Size):
         return t.kind(children)
     if t.meta == ("named",) and issubclass(t.kind, tuple):
         return t.kind._make(children)

@@ -293,7 +293,8 @@ class Ready:
 def _serves(variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> bool:
     changes: Changes = variant.changes
     flat = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
-    tensors = all(type(leaves[leaf.index]) is Tensor and not leaves[leaf.index]._requires_grad for leaf in variant.leaves)
+    given = [leaves[leaf.index] for leaf in variant.leaves]
+    tensors = all(type(x) is Tensor and not x._requires_grad and x._data.flags.c_contiguous for x in given)
     if not flat or not tensors or not variant.tensors or variant.records:
         return False
     if changes.flags or changes.leaves or any(c.out == -2 or c.plain or c.parts is not None for c in changes.sets):

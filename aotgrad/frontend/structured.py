@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime import call, modes, watchers
-from aotgrad_runtime.tensor import Tensor, wrap
+from aotgrad_runtime.tensor import Size, Tensor, wrap
 
 from . import kernels
 from .pytree import TreeDef
@@ -168,6 +168,10 @@ class _Writer:
         inner = ", ".join([p for p in parts if p is not None])
         if None in parts:
             return None
+        if tree.kind == "number":
+            return f"{inner}.item()"
+        if tree.kind is Size:
+            return f"{self.constant(Size)}(({inner},))"
         if tree.kind is list:
             return f"[{inner}]"
         if tree.kind is tuple:

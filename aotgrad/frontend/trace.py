@@ -24,7 +24,7 @@ from aotgrad_runtime import modes, recording
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.dtypes import DType, int64
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tensor import ArrayTensor, Tensor
+from aotgrad_runtime.tensor import ArrayTensor, Size, Tensor
 
 from . import kernels
 from .sources import memory_of
@@ -321,7 +321,7 @@ def plain_size(x: Any) -> Any:
     """Sizes (also in tuples and lists) as the IR wants them: their ``==`` is structural."""
     if isinstance(x, TracedSize):
         return Dim(x.terms)
-    if type(x) in (tuple, list) and any(isinstance(v, (TracedSize, tuple, list)) for v in x):
+    if type(x) in (tuple, list, Size) and any(isinstance(v, (TracedSize, tuple, list)) for v in x):
         return type(x)(plain_size(v) for v in x)
     return x
 
@@ -372,6 +372,7 @@ class Traced:
 
     _concrete = False
     _weak = False
+    _sizes: Any = tuple
     _data = property(_no_data)
     _trace: Trace
     _value: Value
@@ -386,8 +387,7 @@ class Traced:
     @property
     def shape(self) -> Any:
         """The sizes; those that are not known are ``Dim`` objects."""
-        sizes = [self._trace.canonical(d) for d in self._value.type.shape]
-        return tuple([TracedSize(d.terms) if isinstance(d, Dim) else d for d in sizes])
+        return self._sizes([_sized(self._trace.canonical(d)) for d in self._value.type.shape])
 
     @property
     def ndim(self) -> int:
@@ -427,9 +427,6 @@ class Traced:
     def is_leaf(self) -> bool:
         leaf, ledger = self._leaf, self._trace.ledger
         return not self.requires_grad or leaf in self._trace.requires and not (ledger is not None and ledger.continues(leaf))
-
-    def numel(self) -> Any:
-        return dims.product(self.shape)
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -503,6 +500,8 @@ class TracedTensor(Traced, Tensor):
     """A traced value in a call entered with tensors."""
 
     __slots__ = ()
+
+    _sizes = Size
 
     @property
     def dtype(self) -> Any:

@@ -16,6 +16,7 @@ from aotgrad_runtime.tensor import Tensor
 
 from . import kernels, sources
 from .pytree import TreeDef
+from .steps import gaps
 from .watch import Watch
 
 __all__ = ["Leaf", "Variant", "array_of", "fits", "requirement", "with_sizes"]
@@ -46,6 +47,7 @@ class Variant:
     verified: int = 0
     records: bool = False  # traced without recording, but with a part that records (``enable_grad``), or would out of inference mode
     asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
+    strides: list[Any] | None = None  # what gaps hidden inputs have, where the trace asked; the quick ways are not for it
     entered: bool = False  # an entry was tried for it, see ``State._add_entry``
     renewed: int = 0  # how often its short way was made anew, see ``ready``
     seconds: float = 0.0
@@ -83,6 +85,8 @@ def fits(variant: Variant, leaves: Sequence[Any]) -> bool:
         if isinstance(now, Tensor) != isinstance(obj, Tensor) or not isinstance(now, (Tensor, np.ndarray)):
             return False
         if variant.requires is not None and variant.requires[i] != requirement(now):
+            return False
+        if variant.strides is not None and variant.strides[i] != gaps(now):
             return False
         arrays.append(array_of(now))
     if not variant.changes.holds(leaves):
