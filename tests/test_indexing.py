@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aotgrad as ag
+from aotgrad.frontend import indexing
 from aotgrad.ir import interp
 
 SETTINGS = settings(max_examples=120, deadline=None, derandomize=True)
@@ -353,3 +354,34 @@ def test_without_checks_indices_are_clamped_and_writes_dropped():
     np.testing.assert_array_equal(run(lambda x, i: x[i], _A, np.array([0, -5, 7, -1])), [0, 0, 2, 2])
     np.testing.assert_array_equal(run(lambda x, i, j: x.at[i, j].add(1.0), x, np.array([0, 3, -1]), np.array([0, 0, -4])), x + np.eye(3, 4) * [[1], [0], [0]] +
                                   [[0] * 4, [0] * 4, [1, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("dtype", [ag.float32, ag.float64, ag.int64, ag.bool, ag.bfloat16])
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_short_way_of_integers_and_slices_is_the_general_one(monkeypatch: pytest.MonkeyPatch, dtype: Any, grad: bool) -> None:
+    grad = grad and dtype.is_floating_point
+    short = indexing._part
+    exprs = [0, -1, (1, 2), (1, -1, 0), slice(1, 3), (slice(None), 1), (slice(0, 9, 2), slice(-2, None)), slice(2, 2), slice(5, 1), (0, slice(None), 1),
+             (slice(1, 2), slice(1, 2)), (), True, (True, 0), None, (..., 0), 4, (0, 7), (0, 0, 0, 0), slice(None, None, -1), 1.0, np.int64(2), slice(np.int64(1), None)]
+    found: list[Any] = []
+    for way in (short, lambda x, index: None):
+        monkeypatch.setattr(indexing, "_part", way)
+        found.append([])
+        for index in exprs:
+            base = ag.ones(3, 6, 4).to(dtype)
+            base.requires_grad_(grad)
+            x = base[:, ::2].transpose(0, 1)
+            try:
+                y = x[index]
+            except Exception as error:
+                found[-1].append((type(error), str(error)))
+                continue
+            back = None
+            if grad:
+                y.sum().backward()
+                back = base.grad.tolist()
+            with ag.no_grad():
+                base[1, :2].zero_()
+            node = type(y.grad_fn).__name__, [type(n).__name__ for n, _ in y.grad_fn.next_functions] if grad else None
+            found[-1].append((y.tolist(), y.dtype, y.shape, y.stride(), y.storage_offset(), node, y.requires_grad, y._is_view(), y._version, base.tolist(), back))
+    assert str(found[0]) == str(found[1])

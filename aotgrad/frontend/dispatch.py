@@ -28,7 +28,7 @@ from .program import Program
 from .promotion import Kind
 from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, unrecorded, user_loc
 
-__all__ = ["NUMPY", "TORCH", "call", "function", "is_array_like", "program_of", "watch"]
+__all__ = ["NUMPY", "TORCH", "call", "function", "is_array_like", "program", "program_of", "unwatched", "watch"]
 
 TORCH, NUMPY = publics()
 _NUMBERS = (int, float, bool)
@@ -311,6 +311,16 @@ def _static(public: Public, kinds: str, shape: tuple[int, ...], dtype: DType) ->
     """The program of a call on tensors ("t") of this shape and on Python numbers ("f")."""
     operands = [wrap(np.broadcast_to(np.zeros((), dtype.np), shape)) if k == "t" else 1.0 for k in kinds]
     return _entry(public, dict(zip(public.tensors, operands)), operands, _TORCH)[0]
+
+
+def program(public: Public, arguments: dict[str, Any]) -> Program:
+    """The program of an eager call on tensors."""
+    return _entry(public, arguments, [arguments[name] for name in public.tensors if name in arguments], _TORCH)[0]
+
+
+def unwatched() -> bool:
+    """Whether nothing is put around eager calls."""
+    return run_eager is _run_eager
 
 
 run_eager: Callable[..., Any] = _run_eager

@@ -24,7 +24,7 @@ from .program import Program
 from .subtrace import as_value, builder_of, traced_class
 from .trace import Traced, current
 
-__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view", "packed", "replay"]
+__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view", "packed", "record", "replay"]
 
 _watching = watchers.shared
 
@@ -335,7 +335,7 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
             outs[i], owner = _settle(program, o, arrays, args, cls)
             if owner is not None:
                 owners = {**(owners or {}), i: owner}
-    made = _record(program, args, outs, cls) if active and modes.state.grad else [wrap(o, cls) for o in outs]
+    made = record(program, args, outs, cls) if active and modes.state.grad else [wrap(o, cls) for o in outs]
     if owners is not None:
         for i, owner in owners.items():
             mark_view(made[i], owner, program.view, i)
@@ -387,7 +387,8 @@ def _recipe(program: Program, active: tuple[bool, ...]) -> Any:
     return found
 
 
-def _record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any]) -> list[Any]:
+def record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any]) -> list[Any]:
+    """Results of ``program`` as tensors on the tape."""
     active = tuple([isinstance(a, Tensor) and a._requires_grad and a._dtype.is_differentiable for a in args])
     recipe = program.recipes.get(active) or _recipe(program, active)
     if recipe is _NOTHING:

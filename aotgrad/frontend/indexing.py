@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir.dims import Dim
+from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import array_of, converted, held, overflow
 from aotgrad_runtime.dtypes import bfloat16
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradTypeError
 from aotgrad_runtime.tape import cell_of
-from aotgrad_runtime.tensor import ArrayTensor, Tensor
+from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 from aotgrad_runtime.watched import written
 
-from . import dispatch, inplace
+from . import dispatch, eager, inplace
 from .eager import Dual, ViewExtra
 from .front import Public
 from .trace import Traced, current, plain_size, user_loc
@@ -209,8 +210,60 @@ def _explained(x: Any, parsed: Parsed, error: AotgradIndexError) -> AotgradIndex
     return error if _PLACED.match(str(error)) else type(error)(f"{user_loc()}: {error}")
 
 
+_specs: dict[Any, IndexSpec] = {}
+_shown: dict[Any, Any] = {}  # programs of recorded expressions
+_KEPT = 4096
+
+
+def _part(x: Any, index: Any) -> Any:
+    """``x[index]`` of integers and slices and a tensor with numbers: the short way, which has the meaning of the general one. None: not for this call."""
+    items = index if type(index) is tuple else (index,)
+    entries: list[tuple[Any, ...]] = []
+    for e in items:
+        kind = type(e)
+        if kind is int:
+            entries.append(("int", e))
+        elif kind is slice:
+            start, stop, step = e.start, e.stop, e.step
+            if not (start is None or type(start) is int) or not (stop is None or type(stop) is int) or not (step is None or type(step) is int and step > 0):
+                return None
+            entries.append(("slice", start, stop, step))
+        else:
+            return None
+    data = x._data
+    missing = data.ndim - len(entries)
+    if missing < 0:
+        return None
+    whole = (*items, ...)  # an array also where all dims are gone
+    try:
+        part = data[whole]
+    except IndexError:  # the general way says which index it was
+        return None
+    key = (*entries, missing)
+    spec = _specs.get(key)
+    if spec is None:
+        if len(_specs) >= _KEPT:
+            _specs.clear()
+        spec = _specs[key] = IndexSpec((*entries, *[_FULL] * missing))
+    if x._requires_grad and modes.state.grad:
+        program = _shown.get((key, data.shape, data.dtype.char))
+        if program is None:
+            if len(_shown) >= _KEPT:
+                _shown.clear()
+            program = _shown[key, data.shape, data.dtype.char] = dispatch.program(_GET[spec.node], {"input": x, "spec": spec})
+        out = eager.record(program, [x], [part], Tensor)[0]
+    else:
+        out = wrap(part)
+    eager.mark_view(out, x, ("index", spec))
+    return out
+
+
 def getitem(x: Any, index: Any, kind: str = "") -> Any:
     """``x[index]``; ``kind`` names the node otherwise than the expression does."""
+    if type(x) is Tensor and not kind and not x._weak and current() is None and dispatch.unwatched():
+        out = _part(x, index)
+        if out is not None:
+            return out
     parsed = parse(x, index)
     try:
         return dispatch.run(_GET[kind or parsed.spec.node], _arguments(x, parsed))
