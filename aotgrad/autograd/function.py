@@ -189,6 +189,7 @@ class FunctionNode(Node, FunctionCtx):
         moving = [i for i, meta in enumerate(self._inputs) if meta is not None and meta[1].kind in "fcV"]
         likes = [self._zeros(self._inputs[i]) for i in moving]
 
+        @modes.intact
         def push(ts: list[Any]) -> list[Any]:
             tangents: list[Any] = [None] * len(self._inputs)
             for i, t in zip(moving, ts):
@@ -337,6 +338,7 @@ def _place(x: Any, among: Sequence[Any]) -> int | None:
     return next((i for i, y in enumerate(among) if y is x), None)
 
 
+@modes.intact
 def _apply(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNode, list[Any], bool]:
     """ctx, results, and whether they were a tuple."""
     if any(isinstance(a, Dual) for a in args):
@@ -432,6 +434,7 @@ def _at_level(slots: Sequence[Slot], args: Sequence[Any], outs: Sequence[Any]) -
     return [args[x] if kind == "in" else outs[x] if kind == "out" else x for kind, x in slots]
 
 
+@modes.intact
 def _apply_dual(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNode, list[Any], bool]:
     level, primals, tangents = split_level(args)
     ctx, outs, many = _apply(cls, primals, split)
@@ -465,6 +468,7 @@ def _pushed_by_backward(cls: Any, ctx: FunctionNode, primals: Sequence[Any], tan
     floats = [j for j, o in enumerate(outs) if isinstance(o, Tensor) and o._dtype.is_differentiable and j not in ctx._constant]
     saved, needs = _at_level(ctx._slots, primals, outs), tuple([t is not None for t in tangents])
 
+    @modes.intact
     def pull(cts: list[Any]) -> list[Any]:
         full = [zeros_like(o) if ctx.materialize_grads and isinstance(o, Tensor) and o._dtype.is_differentiable else None for o in outs]
         for j, c in zip(floats, cts):
@@ -524,6 +528,7 @@ class _TracedFunction(Rule):
         self.dirty = {k: i for k, j in enumerate(self.tensors) for a, i in zip(args, self.where) if a is self.raw[j] and _place(a, self.ctx._dirty) is not None}
         return [self.raw[j] for j in self.tensors]
 
+    @modes.intact
     def _reverse(self, cts: list[Any]) -> list[Any]:
         full: list[Any] = [None] * len(self.raw)
         for j, c in zip(self.tensors, cts):
@@ -532,6 +537,7 @@ class _TracedFunction(Rule):
             grads = _gradients(_given(self.cls, "backward")(self.ctx, *full), self.name, len(self.args))
         return [grads[i] for i in self.where]
 
+    @modes.intact
     def _pushed(self, tangents: list[Any]) -> list[Any]:
         full: list[Any] = [None] * len(self.args)
         for i, t in zip(self.where, tangents):
@@ -541,6 +547,7 @@ class _TracedFunction(Rule):
             moved = _tangents(self.cls.jvp(self.ctx, *full), self.name, self.raw, {self.tensors[k] for k in self.plain})
         return [moved[j] for j in self.tensors]
 
+    @modes.intact
     def _batched(self, op: Op, xs: Sequence[Value], on: Sequence[bool], size: Any) -> tuple[Block, Sequence[bool]]:
         """The user's rule, traced on operands with the examples along dim 0."""
         trace = Trace(f"{self.name}_vmap", examples={}, hidden=False)
@@ -608,6 +615,7 @@ def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a ``backward`` that cannot be differentiated: differentiating through its gradients is an error."""
 
     @functools.wraps(fn)
+    @modes.intact
     def wrapper(ctx: Any, *args: Any) -> Any:
         with modes.set_grad_enabled(current() is not None and modes.state.grad):  # a traced rule is guarded as a whole
             outputs = fn(ctx, *args)

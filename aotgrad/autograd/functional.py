@@ -173,6 +173,7 @@ class _Run:
 
 # ---- products -------------------------------------------------------------------------------------------------------------------------
 
+@modes.intact
 def vjp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """``(func(*inputs), v' J)``: a tuple where ``inputs`` is one. ``v`` is shaped as the output; None for a single number.
 
@@ -193,6 +194,7 @@ def vjp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict:
     return _finished(run.outputs, create_graph, run.many_out), _finished(found, create_graph, run.many_in)
 
 
+@modes.intact
 def jvp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """``(func(*inputs), J v)`` by differentiating the gradient in its cotangent; ``v`` is shaped as ``inputs``.
 
@@ -212,6 +214,7 @@ def jvp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict:
     return _finished(run.outputs, create_graph, run.many_out), _finished(found, create_graph, run.many_out)
 
 
+@modes.intact
 def vhp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """``(func(*inputs), v' H)`` of a scalar function.
 
@@ -231,6 +234,7 @@ def vhp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict:
     return _finished(run.outputs, create_graph, run.many_out), _finished(found, create_graph, run.many_in)
 
 
+@modes.intact
 def hvp(func: F, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False) -> tuple[Any, Any]:
     """``(func(*inputs), H v)`` of a scalar function; ``vhp`` is cheaper and equal for smooth functions.
 
@@ -272,6 +276,7 @@ def _nested(blocks: list[tuple[Any, ...]], many_out: bool, many_in: bool) -> Any
     return rows if many_out else rows[0]
 
 
+@modes.intact
 def jacobian(func: F, inputs: Any, create_graph: bool = False, strict: bool = False, vectorize: bool = False, strategy: str = "reverse-mode") -> Any:
     """The Jacobian: a tensor of shape ``output.shape + input.shape``, in a tuple per output of tuples per input where those are tuples.
 
@@ -328,6 +333,7 @@ def _rows_at_once(run: _Run, out: Any) -> list[Any]:
             for g, x in zip(grads, run.inputs)]
 
 
+@modes.intact
 def _forward_jacobian(func: F, inputs: Any, strict: bool, vectorize: bool) -> Any:
     if strict:
         raise AotgradRuntimeError('autograd.functional.jacobian: `strict=True` and `strategy="forward-mode"` are not supported together (yet). Please either set '

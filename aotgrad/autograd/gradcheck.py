@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime import engine
+from aotgrad_runtime import engine, modes
 from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import cell_of
@@ -201,6 +201,7 @@ def _reverse_jacobian(check: _Check, out: Any, part: str) -> list[Array]:
     return [np.stack([c[i].reshape(-1) for c in columns], axis=1) if columns else np.zeros((x._data.size, 0)) for i, x in enumerate(check.wanted)]
 
 
+@modes.intact
 def _push(check: _Check, k: int, direction: Array) -> list[Any]:
     """Tangents of the float outputs (None: zero) along a direction of input ``k``."""
     with forward_ad.dual_level():

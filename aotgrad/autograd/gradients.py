@@ -52,6 +52,7 @@ def _many(x: Any) -> list[Any]:
     return [x] if single else list(x)
 
 
+@modes.intact
 def _dual(outs: list[Any], ins: list[Any], cts: list[Any] | None, retain: bool | None, options: dict[str, Any]) -> tuple[Any, ...]:
     """The engine checks and runs on the primals; then the gradients with their tangents."""
     plain = None if cts is None else [transforms.bottom(c) for c in cts]
@@ -62,6 +63,7 @@ def _dual(outs: list[Any], ins: list[Any], cts: list[Any] | None, retain: bool |
     return tuple([transforms.zero_like(i) if g is None and options["materialize_grads"] else g for g, i in zip(found, ins)])
 
 
+@modes.intact
 def _at_once(outs: list[Any], ins: list[Any], cts: list[Any], options: dict[str, Any]) -> tuple[Any, ...] | None:
     """The pass over all cotangents together: traced on one of each and batched. None where a hook or a backward method needs numbers."""
     live = [i for i, c in enumerate(cts) if c is not None]

@@ -12,6 +12,7 @@ from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import differentiate, jvp_func, vjp_inline
 from aotgrad.ir.transforms.rewrite import close_over, copy_ops, decompose_block, free_values, substitute_func
 from aotgrad.ir.transforms.stabilise import stable
+from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
@@ -91,6 +92,7 @@ class Program:
 
 # ---- tracing ----------------------------------------------------------------------------------------------------------------------------
 
+@modes.intact
 def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
     """Runs ``f`` on traced values of the declared types. Raises ``AotgradError`` with the user's line where a size is needed as a number."""
     here = Trace(name, hidden=False)

@@ -316,6 +316,7 @@ def _followed(found: Ledger, owner: Any, create: bool) -> None:
     found.after[id(owner)] = Followed(owner, owner._value, now, {t._value for t in (owner, now, *views)}, found.trace.block.ops[-1], create)
 
 
+@modes.intact
 def _accumulate(found: Ledger, owner: Any, g: Any, create: bool) -> None:
     entry = found.gradient(owner)
     if entry.now is None:

@@ -105,6 +105,7 @@ class Changes:
         for place, on in self.flags:
             sources.read(None, place, leaves)._requires_grad = on is not back
 
+    @modes.intact
     def put(self, results: Sequence[Any], args: Sequence[Any], leaves: Sequence[Any], name: str) -> None:
         """Everything in its place. ``args``: the program's arguments of this call."""
         self.may_write(args, name)

@@ -108,8 +108,7 @@ class CompiledProgram(Program):
     def kernel(self) -> kernels.Kernel:
         """The kernel that computes everything at each call; compiled at first use where there is one that keeps what depends on weights alone."""
         if self._kernel is None:
-            with kernels.collector_paused():
-                self._kernel = self._build(self.func, self._whole)
+            self._kernel = kernels.collector_paused(self._build, self.func, self._whole)
         return self._kernel  # type: ignore[no-any-return]
 
     def shown(self, plain: bool) -> tuple[kernels.Kernel, Codegen]:
@@ -142,19 +141,23 @@ class CompiledProgram(Program):
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         found = self._vjps.get((active, present))
         if found is None:
-            with kernels.collector_paused():
-                plain = super().pullback(active, present)
-                compiled = _built(standard(plain.program.func), self.name, self.options, title=f"{self.title} (backward)")
-            compiled.backward = True
-            found = self._vjps[active, present] = Pullback(compiled, plain.inputs, plain.outputs, plain.gives, depends(self.func, active))
+            found = self._vjps[active, present] = kernels.collector_paused(self._pullback, active, present)
         return found
+
+    def _pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
+        plain = super().pullback(active, present)
+        compiled = _built(standard(plain.program.func), self.name, self.options, title=f"{self.title} (backward)")
+        compiled.backward = True
+        return Pullback(compiled, plain.inputs, plain.outputs, plain.gives, depends(self.func, active))
 
     def pushforward(self, active: tuple[bool, ...]) -> Program:
         found = self._jvps.get(active)
         if found is None:
-            with kernels.collector_paused():
-                found = self._jvps[active] = _built(standard(super().pushforward(active).func), self.name, self.options, title=f"{self.title} (jvp)")
+            found = self._jvps[active] = kernels.collector_paused(self._pushforward, active)
         return found
+
+    def _pushforward(self, active: tuple[bool, ...]) -> Program:
+        return _built(standard(super().pushforward(active).func), self.name, self.options, title=f"{self.title} (jvp)")
 
 
 def _built(func: Func, name: str, options: Codegen, title: str | None = None, constant: tuple[int, ...] = ()) -> Program:
@@ -223,6 +226,7 @@ class State:
             return result
         return self._slow(args, kwargs)
 
+    @modes.intact
     def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.disabled or _disabled():
             return self._plainly(args, kwargs)
@@ -321,8 +325,8 @@ class State:
         first: Exception | None = None
         while True:
             try:
-                with kernels.collector_paused(), profiling.compiling(self.name, "trace"):
-                    variant = self.trace(leaves, tree, static | forced)
+                with profiling.compiling(self.name, "trace"):
+                    variant = kernels.collector_paused(self.trace, leaves, tree, static | forced)
                 if _SIZES in forced and first is not None:
                     self.retraces.numbered = f"{raised_at(first)}: {first}"
                 return variant, forced
@@ -483,10 +487,12 @@ class State:
         """The compiled program of a variant, built at first need."""
         if variant.program is None:
             started = time.perf_counter()
-            with kernels.collector_paused():
-                variant.program = _built(variant.func, "CompiledFunctionBackward", self._codegen(variant), constant=keeping.candidates(variant))
+            variant.program = kernels.collector_paused(self._built, variant)
             variant.seconds += time.perf_counter() - started
         return variant.program
+
+    def _built(self, variant: Variant) -> Program:
+        return _built(variant.func, "CompiledFunctionBackward", self._codegen(variant), constant=keeping.candidates(variant))
 
     def _codegen(self, variant: Variant) -> Codegen:
         return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards), unequal=tuple(variant.unequal),

@@ -42,6 +42,7 @@ class Composed(Public):
         super().__init__(opdef.OpDef(name, body.__doc__ or "", (*tensors, *constants), None, None, opdef.Composite(body), front=front, grad_fn=node), name, text, None)
         self.body, self.constants = body, constants
 
+    @modes.intact
     def emit(self, b: FrontBuilder, arguments: dict[str, Any]) -> Any:
         with tracing(b.trace), modes.differentiating():  # the program serves calls in every grad mode
             found = self.body(**{k: _traced(v, b) if isinstance(v, Operand) else v for k, v in arguments.items()})

@@ -280,6 +280,7 @@ class _Custom:
     def _has_defaults(self, given: int) -> bool:
         return self._signature is not None and given < len(self._signature.parameters)
 
+    @modes.intact
     def _recorded(self, call: _Call, arrays: list[Any]) -> list[Any]:
         cls = flavour(arrays)
         if self.bwd is None and self.jvp is None:

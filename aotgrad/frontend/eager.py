@@ -181,6 +181,7 @@ class Packed:
         return (found if found._dtype is self.dtype else cast(found.detach(), self.dtype))._data
 
 
+@modes.intact
 def packed(saved: SavedArray, cls: type[Any], cell: VersionCell) -> SavedArray | Packed:
     """A saved array as the thread's innermost saved-tensor hooks want it."""
     if not recording.state.hooks:
@@ -264,7 +265,7 @@ class Levels(threading.local):
         self.opened: list[tuple[int, int]] = []
 
 
-levels = Levels()
+levels = modes.keep(Levels(), "level", "opened")
 SAME = ("same",)  # how a result that is the first argument itself is a view
 LEVEL_STEP = 1 << 20  # levels opened by hand have multiples of it; numbers between are for transforms that run inside
 _dual_types: dict[type[Any], type[Any]] = {}

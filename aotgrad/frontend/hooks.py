@@ -38,6 +38,7 @@ class HookFunction(HostFunction):
         self.hooks, self.cls = Hooks(), cls
         super().__init__(self._call, "hook", self._jvp, self._vjp)
 
+    @modes.intact
     def _call(self, ct: Any) -> Any:
         with modes.no_grad():
             return call_hooks(self.hooks, wrap(ct, self.cls))._data
@@ -52,6 +53,7 @@ class HookFunction(HostFunction):
         moved = out._tangent if isinstance(out, Dual) and out._level == level else None
         return [np.zeros_like(primals[0]) if moved is None else moved._data]
 
+    @modes.intact
     def _vjp(self, primals: Any, cts: Any) -> Any:
         leaf = wrap(primals[0], self.cls)
         leaf._requires_grad = True

@@ -91,6 +91,7 @@ def _root(x: Any) -> Any:
     return x
 
 
+@modes.intact
 def _own_memory(x: Any) -> Any:
     """The memory to write to where it was the caller's: a copy. What ``x`` shows a part of, and what shows a part of that, moves along."""
     root = _root(x)

@@ -9,7 +9,7 @@ import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,27 +31,30 @@ from . import compiler
 
 __all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packed", "refuse", "rest", "run_flat", "run_over", "whole"]
 
+T = TypeVar("T")
 
-class collector_paused:
-    """Programs are trees of small objects that live until they are compiled: the cyclic collector would only walk them again and again
-    (half of the time at 10,000 ops)."""
 
-    stopped = 0  # by how many blocks: a child of fork has only those of the thread that forked
+class _Paused:
+    by = 0  # by how many calls: a child of fork has only those of the thread that forked
 
-    def __enter__(self) -> None:
-        self.was = gc.isenabled()
-        collector_paused.stopped += self.was
+
+def collector_paused(work: Callable[..., T], *args: Any) -> T:
+    """``work(*args)`` without the cyclic collector. Programs are trees of small objects that live until they are compiled: it would only walk them again and again (half
+    of the time at 10,000 ops). No context manager: an interrupt at the entry of its end would leave the collector off."""
+    was = gc.isenabled()
+    try:
+        _Paused.by += was
         gc.disable()
-
-    def __exit__(self, *exc: object) -> None:
-        if self.was:
-            collector_paused.stopped -= 1
+        return work(*args)
+    finally:
+        if was:
+            _Paused.by -= 1
             gc.enable()
 
 
 def _collector_again() -> None:
-    if collector_paused.stopped > 0:
-        collector_paused.stopped = 0
+    if _Paused.by > 0:
+        _Paused.by = 0
         gc.enable()
 
 
@@ -232,8 +235,7 @@ def build(func: Func, name: str, options: Options | None = None) -> Kernel:
         return _remembered(found)
     entry = cache().get(key)
     if entry is None:
-        with collector_paused():  # eager kernels come here from outside of any
-            compiled = compiler.driver.compile_func(func, name, target(), opts)
+        compiled = collector_paused(compiler.driver.compile_func, func, name, target(), opts)  # eager kernels come here from outside of any
         entry = cache().put(key, compiled.so, compiled.meta)
         if _TRIM is not None and len(compiled.so) > _LARGE:
             _TRIM(0)  # what LLVM took for a large program goes back to the system

@@ -38,7 +38,7 @@ class Depth(threading.local):
         self.depth = 0
 
 
-state = Depth()
+state = modes.keep(Depth(), "depth")
 
 
 class nested:
@@ -293,6 +293,7 @@ def with_aux(out: Any, has_aux: bool, f: F) -> tuple[Any, Any]:
 
 
 def like_name(wrapper: F, f: F, prefix: str) -> F:
+    wrapper = modes.intact(wrapper)
     functools.update_wrapper(wrapper, f, assigned=("__module__", "__doc__"), updated=())
     wrapper.__name__ = wrapper.__qualname__ = f"{prefix}({name_of(f)})"
     return wrapper

@@ -234,6 +234,7 @@ def get_data(self: Any) -> Any:
 def set_data(store: Callable[[Any, Any, str], Any]) -> Callable[[Any, Any], None]:
     """The setter of ``data``. In a trace the numbers are written: ``store`` does it."""
 
+    @modes.intact
     def assign(self: Any, value: Any) -> None:
         x: Any = twin(self)
         new: Any = twin(value)

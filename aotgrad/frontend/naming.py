@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from aotgrad.ir import Loc
+from aotgrad_runtime import modes
 
 from .trace import user_loc
 
@@ -15,7 +16,7 @@ class _Local(threading.local):
     what = ""
 
 
-_local = _Local()
+_local = modes.keep(_Local(), "what")
 
 
 class naming:

@@ -214,6 +214,7 @@ def _rule_block(parts: _Parts, side: str, trace: Trace, moving: Sequence[int]) -
 
 # ---- out of a trace -----------------------------------------------------------------------------------------------------------------
 
+@modes.intact
 def transposed_call(name: str, fn: Callable[[list[Any]], list[Any]], likes: Sequence[Any], given: Sequence[Any], cls: type[Any], what: str) -> list[Any]:
     """``fn`` is linear in arrays like ``likes``; its transpose on ``given``, one per result of ``fn`` (None: zero). Tensors that ``fn`` uses keep their derivatives.
 

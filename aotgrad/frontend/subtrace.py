@@ -9,6 +9,7 @@ import numpy as np
 
 from aotgrad.ir import Block, Func, TensorType, Value
 from aotgrad.ir.transforms.rewrite import substitute_here
+from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import native
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
@@ -69,6 +70,7 @@ class Sub:
     are constants, or with ``hidden`` arguments too (``trace.captured``).
     """
 
+    @modes.intact
     def __init__(self, name: str, fn: Callable[..., Any], treedef: TreeDef, types: Sequence[TensorType], cls: type[Any], weak: Sequence[bool] | None = None,
                  parent: Trace | None = None, hidden: bool = False, draws: Any = None) -> None:
         self.parent = parent or current()

@@ -94,7 +94,7 @@ class _Stack(threading.local):
         self.traces: list[Trace] = []
 
 
-_stack = _Stack()
+_stack = modes.keep(_Stack(), "traces")
 
 
 def current() -> Trace | None:

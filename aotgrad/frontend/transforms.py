@@ -219,6 +219,7 @@ def vjp(f: F, *xs: Any) -> tuple[Any, F]:
     run = Taped(f, xs, {}, tuple(range(len(xs))), own=True)
     leaves, tree = tree_flatten(run.out)
 
+    @modes.intact
     def pullback(cts: Any) -> tuple[Any, ...]:
         given, shape = tree_flatten(cts)
         if shape != tree:
@@ -244,6 +245,7 @@ def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
     return _jvp(f, xs, ts, "jvp")
 
 
+@modes.intact
 def _jvp(f: F, xs: Sequence[Any], ts: Sequence[Any], what: str) -> tuple[Any, Any]:
     for given, name in ((xs, "inputs"), (ts, "tangents")):
         if not isinstance(given, (tuple, list)):

@@ -22,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Union
 
+from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 __all__ = ["Dim", "DimLike", "floordiv", "maximum", "minimum", "mod", "parse", "product", "specialising", "substitute", "symbol", "symbols_of", "to_text"]
@@ -37,7 +38,7 @@ class _Specialise(threading.local):
     resolver: Callable[[Dim], int] | None = None
 
 
-_specialise = _Specialise()
+_specialise = modes.keep(_Specialise(), "resolver")
 
 
 class specialising:

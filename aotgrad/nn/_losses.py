@@ -11,6 +11,7 @@ from aotgrad.frontend.composed import composed
 from aotgrad.frontend.naming import naming
 from aotgrad.frontend.notices import notice
 from aotgrad.frontend.trace import user_loc
+from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError
 from aotgrad_runtime.tensor import Tensor
 
@@ -158,6 +159,7 @@ def _picked(values: Any, classes: Any, dim: int) -> Any:
     return f.squeeze(f.gather(values, dim, f.unsqueeze(classes, dim)), dim)
 
 
+@modes.intact
 def _chosen(values: Any, classes: Any, dim: int, known: bool) -> Any:
     """The same as a sum of what the class number chooses, in compiled code: what made the values and what they are differentiated with is then one loop over rows,
     without a scatter into zeros. The numbers are looked up in a list of all, which refuses what is no class."""

@@ -111,6 +111,7 @@ def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = Non
     return _affine(f.mul(f.sub(input, by_channel(mean)), by_channel(factor)), *_by_channel(input, weight, bias)), mean, factor
 
 
+@modes.intact
 def _write(running: Any, found: Any, momentum: float, name: str) -> None:
     """``running`` becomes ``(1 - momentum) * running + momentum * found``, in place, and no part of a graph."""
     with modes.no_grad():
@@ -275,6 +276,7 @@ def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepd
     return f.norm(f.add(f.sub(x1, x2), eps), p, -1, keepdim)
 
 
+@modes.intact
 def one_hot(input: Any, num_classes: int = -1) -> Any:
     """A new last dim of ``num_classes`` with 1 at the place of each number and 0 elsewhere. As many classes as the largest number needs, if -1.
 
@@ -324,6 +326,7 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None, max_norm:
 
 
 @composed("EmbeddingBackward0", "input", "weight")
+@modes.intact
 def _embedding(input: Any, weight: Any, padding_idx: int | None) -> Any:
     with naming("embedding: index {0} is out of range; weight has {1} rows"):
         rows = f.reshape(f.index_select(weight, 0, f.reshape(input, -1)), (*input.shape, weight.shape[1]))

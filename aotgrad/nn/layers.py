@@ -18,6 +18,7 @@ from .parameter import Parameter
 __all__ = ["CrossEntropyLoss", "Dropout", "Flatten", "Linear", "LogSoftmax", "MSELoss", "NLLLoss", "ReLU", "Sigmoid", "SiLU", "Softmax", "Softplus", "Tanh"]
 
 
+@modes.intact
 def _uniform(shape: tuple[int, ...], bound: float, dtype: Any) -> Any:
     out = empty(*shape, dtype=dtype)
     with modes.no_grad():

@@ -295,6 +295,7 @@ class Module:
         for p in self.parameters():
             clear_grad(p, set_to_none)
 
+    @modes.intact
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Converts floating-point parameters and buffers in place: ``to(dtype)``, ``to(memory_format=)``."""
         dtype = kwargs.pop("dtype", None)
@@ -336,6 +337,7 @@ class Module:
                 module.state_dict(destination=out, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
         return out
 
+    @modes.intact
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Copies values by name into parameters and buffers (``assign``: takes the tensors themselves). ``strict``: names that do not match are an error."""
         if not isinstance(state_dict, Mapping):
@@ -426,5 +428,4 @@ def clear_grad(p: Any, set_to_none: bool) -> None:
     elif (g := p.grad) is not None:
         if g.requires_grad:
             p.grad = g = g.detach()
-        with modes.no_grad():
-            g.zero_()
+        modes.no_grad(g.zero_)()

@@ -57,6 +57,7 @@ class Optimizer:
             for p in group["params"]:
                 clear_grad(p, set_to_none)
 
+    @modes.intact
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters by their gradients. ``closure`` computes the loss again (and its gradients); its result is given back."""
         loss = None

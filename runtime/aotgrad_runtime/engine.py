@@ -223,14 +223,17 @@ def _execute(
     for (node, index), seed in zip(roots, seeds):
         assert node is not None  # checked by _seed
         run.put(node, index, seed)
-    grad, inference = modes.state.grad, modes.state.inference
-    modes.set_mode(create_graph, inference and not create_graph)
-    outer, recording.state.passing = recording.state.passing, run
+    state, flags, notes = modes.state, modes.flags, recording.state
+    grad, inference, outer = state.grad, state.inference, notes.passing
     try:
+        modes.enter(create_graph, inference and not create_graph)
+        notes.passing = run
         _run(run, list(run.buffers))
-    finally:
-        modes.set_mode(grad, inference)
-        recording.state.passing = outer
+    finally:  # without a call, see ``modes.enter``
+        if not grad or inference:
+            flags.restricted[state.thread], flags.byte[0] = True, 1
+        state.grad, state.inference, notes.passing = grad, inference, outer
+        modes.settle()
     return run.results
 
 
@@ -314,14 +317,23 @@ def backward(
         raise AotgradRuntimeError("`inputs` argument to `backward()` cannot be empty. Leave it out to reach all leaves.")
     _check_inputs(wanted)
     results = _execute(outputs, seeds, wanted, keep, bool(create_graph))
-    mode, inference = modes.state.grad, modes.state.inference
-    modes.set_mode(bool(create_graph), inference and not create_graph)
+    _accumulate_inner(wanted, results, bool(create_graph))
+
+
+def _accumulate_inner(wanted: list[Any], results: list[Any], create_graph: bool) -> None:
+    """Gradients of ``wanted`` that are no leaves and do not retain theirs; those that do have them."""
+    state, flags = modes.state, modes.flags
+    grad, inference = state.grad, state.inference
     try:
+        modes.enter(create_graph, inference and not create_graph)
         for target, result in {id(t): (t, r) for t, r in zip(wanted, results)}.values():
-            if target._node is not None and not (target._extra is not None and target._extra.retains):  # leaves and those that retain have theirs
+            if target._node is not None and not (target._extra is not None and target._extra.retains):
                 tape.accumulate(target, [result])
     finally:
-        modes.set_mode(mode, inference)
+        if not grad or inference:
+            flags.restricted[state.thread], flags.byte[0] = True, 1
+        state.grad, state.inference = grad, inference
+        modes.settle()
 
 
 def _check_inputs(wanted: list[Any]) -> None:

@@ -15,7 +15,6 @@ import itertools
 import os
 import struct
 import sys
-import weakref
 from typing import Any, NamedTuple
 
 from .errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -71,41 +70,31 @@ def _digest(data: bytes | bytearray, length: int, digest_at: int) -> bytes:
     return state.digest()
 
 
-class _Closing:
-    """Gives the system's handles of libraries back, each with the last reference to its capsule.
+class _Handle(int):
+    """The system's handle of a library, which is given back with the last reference to it.
 
-    Capsules, as the cyclic collector does not look into those: it finalises all of a dead cycle before it takes any of it apart, and one of those finalisers may still
-    call into a library, or bring all back to life. A capsule goes after the last of them.
+    The cyclic collector is kept from looking at it: that finalises all of a dead cycle before it takes any of it apart, and one of those finalisers may still call into a
+    library, or bring all back to life. What the collector does not know goes after the last of them. The finaliser is the system's own function, behind a method: Python
+    keeps an exception that is under way aside while it runs, and an interrupt cannot get lost in it.
     """
 
-    def __init__(self) -> None:
-        api = ctypes.pythonapi
-        pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyCapsule_GetPointer", api))
-        kind = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-        self.new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, kind)(("PyCapsule_New", api))
-        self.set = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(("PyCapsule_SetDestructor", api))
-        self.close = kind(lambda capsule, close=_dlclose: close(pointer(capsule, None)))
-        self.living: weakref.WeakSet[Library] = weakref.WeakSet()
-        self.ended = False
-        atexit.register(self.end)
+    __slots__ = ()
 
-    def hold(self, library: Library, handle: int) -> object:
-        """What ``library`` must refer to."""
-        if self.ended:
-            return None
-        self.living.add(library)
-        return self.new(handle, None, self.close)
 
-    def end(self) -> None:
-        """While the interpreter ends nothing is unloaded: threads may still be inside, and what closes is taken apart itself."""
-        self.ended = True
-        for library in list(self.living):
-            self.set(library._hold, None)
+def _stay() -> None:
+    """While the interpreter ends nothing is unloaded: threads may still be inside, and what closes is taken apart itself."""
+    del _Handle.__del__  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=1)
-def _closing() -> _Closing | None:
-    return _Closing() if _dlclose is not None and sys.implementation.name == "cpython" else None
+def _untrack() -> Any:
+    """What hides an object from the cyclic collector; None where nothing is unloaded."""
+    if _dlclose is None or sys.implementation.name != "cpython":
+        return None
+    method = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(("PyInstanceMethod_New", ctypes.pythonapi))
+    _Handle.__del__ = method(_dlclose)  # type: ignore[attr-defined]
+    atexit.register(_stay)
+    return ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
 class Library:
@@ -120,8 +109,10 @@ class Library:
     def __init__(self, handle: ctypes.CDLL, name: str, unload: bool = False) -> None:
         self._handle = handle
         self.name = name
-        closing = _closing() if unload else None
-        self._hold = closing.hold(self, handle._handle) if closing is not None else None
+        self._hold = None
+        if unload and (untrack := _untrack()) is not None:
+            self._hold = _Handle(handle._handle)
+            untrack(self._hold)
 
     def address(self, symbol: str) -> int:
         """The address of a function or a datum. Raises AotgradValueError when the library has no such symbol."""

@@ -10,74 +10,131 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from . import forks
 from .errors import AotgradTypeError
 
 __all__ = [
-    "differentiating", "enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "note", "noting", "restricted_address",
-    "set_grad_enabled", "state",
+    "differentiating", "enable_grad", "enter", "inference_mode", "intact", "is_grad_enabled", "is_inference_mode_enabled", "keep", "no_grad", "note", "noting",
+    "restricted_address", "set_grad_enabled", "settle", "state",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=threading.local)
 
 
 class _Flags:
-    """How many threads are in another mode than the default. Read before the thread's own state: while 0, every thread has the default."""
+    """Which threads are in another mode than the default, or have been. Asked before the thread's own state: while ``restricted`` is empty, every thread has the default.
 
-    __slots__ = ("byte", "inference", "lock", "noting", "restricted")
+    Written in plain statements without a call: the interpreter takes signals and changes threads at calls and loops alone, so that an interrupt never leaves half of it.
+    """
+
+    __slots__ = ("byte", "inference", "noting", "restricted")
 
     def __init__(self) -> None:
-        self.restricted = self.inference = 0
-        self.noting = 0  # in how many threads tensors whose numbers are read are noted, see ``noting``
-        self.byte = bytearray(1)  # 1 while restricted > 0; machine code reads it in one load
-        self.lock = forks.safe(threading.RLock())  # re-entrant: the collector may drop a token while another is being made
+        self.restricted: dict[int, bool] = {}  # by number
+        self.inference: dict[int, bool] = {}  # those in inference mode, now or before: never emptied but by the end of the thread
+        self.noting: dict[int, bool] = {}  # where tensors whose numbers are read are noted, see ``noting``
+        self.byte = bytearray(1)  # 1 while some thread is restricted; machine code reads it in one load
 
 
 flags: Final = _Flags()
 
 
-class _Token:
-    """Held by a thread while it is not in the default mode; goes away with the thread, so that the counts cannot leak."""
+class _End:
+    """Goes away with its thread, and with it what ``flags`` says of that."""
 
-    __slots__ = ("flags", "inference")
+    __slots__ = ("flags", "thread")
 
-    def __init__(self, inference: bool) -> None:
-        f = self.flags = flags
-        self.inference = inference
-        with f.lock:
-            f.restricted += 1
-            f.inference += inference
-            f.byte[0] = 1
+    def __init__(self) -> None:
+        self.flags, self.thread = flags, threading.get_ident()
 
     def __del__(self) -> None:
         f = self.flags
-        with f.lock:
-            f.restricted -= 1
-            f.inference -= self.inference
-            if not f.restricted:
-                f.byte[0] = 0
+        f.noting.pop(self.thread, None)
+        f.inference.pop(self.thread, None)
+        f.restricted.pop(self.thread, None)
+        if not f.restricted:
+            f.byte[0] = 0
 
 
 class _State(threading.local):
-    """This thread's mode. Read ``state.grad``; write only through ``set_mode``."""
+    """This thread's mode. Read ``state.grad``; write only through ``enter``, or as it shows."""
 
     grad: bool = True
     inference: bool = False
     refused: int = 0  # how often recording was not switched on, as the thread was in inference mode
-    token: _Token | None = None
     noted: list[Any] | None = None
     asked: int = 0  # how often the program asked for the mode: a trace that did so is for this mode alone
+
+    def __init__(self) -> None:
+        self.end = _End()
+        self.thread = self.end.thread
 
 
 state: Final = _State()
 
 
-def set_mode(grad: bool, inference: bool) -> None:
-    """Sets this thread's mode. The engine and the contexts below are its only callers."""
-    if state.grad is grad and state.inference is inference:
-        return
-    state.token = None if grad and not inference else _Token(inference)
+def enter(grad: bool, inference: bool) -> None:
+    """Sets this thread's mode, for a while or for good. Whoever changes it back does so in ``finally``, and with no call there, at whose entry an interrupt could come in
+    between::
+
+        if not grad or inference:
+            flags.restricted[state.thread], flags.byte[0] = True, 1
+        state.grad, state.inference = grad, inference
+        modes.settle()
+    """
+    if not grad or inference:
+        flags.restricted[state.thread], flags.byte[0] = True, 1
+        if inference:
+            flags.inference[state.thread] = True
     state.grad, state.inference = grad, inference
+
+
+def settle() -> None:
+    """Calls of a thread in the default mode need not ask. An interrupt that prevents this does no harm: the next one is in time."""
+    if state.grad and not state.inference and state.thread in flags.restricted:
+        del flags.restricted[state.thread]
+        if not flags.restricted:
+            flags.byte[0] = 0
+
+
+# ---- calls that leave the thread as it was ----------------------------------------------------------------------------------------------
+
+_places: Final[list[tuple[Any, str]]] = [(state, "grad"), (state, "inference"), (state, "noted")]
+
+
+def keep(where: S, *names: str) -> S:
+    """Names more of what ``intact`` keeps: attributes of a thread's own state, which is given back. Of lists the contents are kept."""
+    _places.extend((where, name) for name in names)
+    return where
+
+
+def intact(function: F) -> F:
+    """Whatever ``function`` is left by, also an interrupt at the entry of some ``__exit__`` inside, leaves modes, levels and stacks of traces as they were.
+
+    For functions that change them in ``with`` blocks: Python has no way to make a context manager's ``__exit__`` safe from an interrupt at its entry.
+    """
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = [value[:] if type(value := getattr(where, name)) is list else value for where, name in _places]
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            _again(before)
+            raise
+    return call  # type: ignore[return-value]
+
+
+def _again(before: list[Any]) -> None:
+    enter(before[0], before[1])
+    for (where, name), value in zip(_places, before):
+        now = getattr(where, name)
+        if type(value) is list:
+            now[:] = value
+        elif now is not value:
+            setattr(where, name, value)
+    if state.noted is None:
+        flags.noting.pop(state.thread, None)
+    settle()
 
 
 class noting:
@@ -85,15 +142,13 @@ class noting:
 
     def __enter__(self) -> list[Any]:
         self.before, made = state.noted, list[Any]()
-        state.noted = made
-        with flags.lock:
-            flags.noting += 1
+        state.noted, flags.noting[state.thread] = made, True
         return made
 
     def __exit__(self, *exc: object) -> None:
         state.noted = self.before
-        with flags.lock:
-            flags.noting -= 1
+        if self.before is None:
+            flags.noting.pop(state.thread, None)
 
 
 def note(tensor: Any) -> None:
@@ -134,15 +189,15 @@ class _Mode:
     def __enter__(self) -> None:
         grad, inference = self._wanted()
         self._previous = (state.grad, state.inference, self._previous)
-        set_mode(grad, inference)
+        enter(grad, inference)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
         assert self._previous is not None
         grad, inference, self._previous = self._previous
-        set_mode(grad, inference)
+        if not grad or inference:
+            flags.restricted[state.thread], flags.byte[0] = True, 1
+        state.grad, state.inference = grad, inference
+        settle()
 
     def __call__(self, function: F) -> F:
         return _decorate(self.clone, function)
@@ -157,8 +212,15 @@ def _decorate(make: Callable[[], _Mode], function: F) -> F:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with make():
+        grad, inference = state.grad, state.inference
+        try:
+            enter(*make()._wanted())
             return function(*args, **kwargs)
+        finally:
+            if not grad or inference:
+                flags.restricted[state.thread], flags.byte[0] = True, 1
+            state.grad, state.inference = grad, inference
+            settle()
     return wrapper  # type: ignore[return-value]
 
 
@@ -237,8 +299,13 @@ class set_grad_enabled(_Mode):
         if not isinstance(mode, bool):
             raise AotgradTypeError(f"set_grad_enabled(): argument 'enabled' (position 1) must be bool, not {type(mode).__name__}")
         self.mode = mode
-        super().__enter__()
         self._entered = False
+        super().__enter__()
+        try:
+            settle()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
 
     def _wanted(self) -> tuple[bool, bool]:
         return self.mode and _on(), state.inference
@@ -254,7 +321,7 @@ class set_grad_enabled(_Mode):
     def __call__(self, function: F) -> F:
         if not self._entered:  # as a decorator it must not switch the mode of the code around
             self._entered = True
-            self._leave()
+            self.__exit__(None, None, None)
         return super().__call__(function)
 
     def __repr__(self) -> str:

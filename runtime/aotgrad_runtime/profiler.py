@@ -71,7 +71,10 @@ class _State(threading.local):
 
     recorder: Recorder | None = None
     hook: RegionHook | None = None
-    token: watchers.Token | None = None
+    held = False
+
+    def __init__(self) -> None:
+        self.token = watchers.Token(_shared)
 
 
 state: Final = _State()
@@ -89,12 +92,10 @@ def watched() -> bool:
 
 def _hold() -> None:
     wanted = state.recorder is not None or state.hook is not None
-    if wanted and state.token is None:
-        state.token = watchers.Token(_shared)
-        watchers.shift(1)
-    elif not wanted and state.token is not None:
-        state.token = None
-        watchers.shift(-1)
+    if wanted is not state.held:
+        state.held = wanted
+        state.token.hold(wanted)
+        watchers.shift(1 if wanted else -1)
 
 
 # The user's frames -----------------------------------------------------------------------------------------------------------------------------------

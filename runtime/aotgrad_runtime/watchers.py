@@ -18,12 +18,13 @@ ROOM: Final = 62  # threads that the table can name; with more of them every thr
 
 
 class Holders:
-    """Threads that hold a ``Token``: their numbers and ``count``, and the switches that are told when the first begins (True) and when the last stops."""
+    """Threads that hold something: their numbers and ``count``, and the switches that are told when the first begins (True) and when the last stops."""
 
     def __init__(self) -> None:
-        self.lock = forks.safe(threading.RLock())  # re-entrant: the collector may drop a token while another is being made
+        self.lock = forks.safe(threading.RLock())  # re-entrant: the collector may drop a ``Token`` while another thread's is being made
         self.count = 0
-        self.threads: list[int] = []
+        self.held: dict[int, bool] = {}  # by number
+        self.told = False  # what the switches know
         self.switches: list[Callable[[bool], None]] = []
 
     def add_switch(self, switch: Callable[[bool], None]) -> None:
@@ -34,31 +35,39 @@ class Holders:
                 switch(True)
 
     def changed(self) -> None:
-        """After a thread came or went; the lock is held."""
-        before, self.count = self.count, len(self.threads)
-        if bool(before) != bool(self.count):
+        """After a thread came or went; the lock is held. Everything is told from ``held``, so that a call that was interrupted is made good by the next."""
+        self.count = len(self.held)
+        on = self.count > 0
+        if on is not self.told:
             for switch in self.switches:
-                switch(self.count > 0)
+                switch(on)
+            self.told = on
 
 
 class Token:
-    """Held by a thread; goes away with the thread, so that one that ends inside a block leaves nothing behind."""
+    """A thread's, which may hold and release; goes away with the thread, so that one that ends inside a block leaves nothing behind.
+
+    Not made for each block: what a finaliser raises is lost, also an interrupt.
+    """
 
     __slots__ = ("holders", "thread")
 
     def __init__(self, holders: Holders) -> None:
         self.holders, self.thread = holders, threading.get_ident()
+
+    def hold(self, on: bool) -> None:
+        """From now on, or no more."""
+        holders = self.holders
         with holders.lock:
-            holders.threads.append(self.thread)
+            if on:
+                holders.held[self.thread] = True
+            else:
+                holders.held.pop(self.thread, None)
             holders.changed()
 
     def __del__(self) -> None:
-        holders = self.holders
-        with holders.lock:
-            last = holders.threads.pop()
-            if last != self.thread:
-                holders.threads[holders.threads.index(self.thread)] = last
-            holders.changed()
+        if self.thread in self.holders.held:
+            self.hold(False)
 
 
 class _Watching(Holders):
@@ -70,9 +79,9 @@ class _Watching(Holders):
 
     def changed(self) -> None:
         """The table first. Entries come before the count: machine code may read in between, and must find every thread that goes on watching."""
-        for i, number in enumerate(self.threads[:ROOM]):
+        for i, number in enumerate([*self.held][:ROOM]):
             self.table[1 + i] = number
-        self.table[0] = len(self.threads)
+        self.table[0] = len(self.held)
         super().changed()
 
 
@@ -83,7 +92,9 @@ class _State(threading.local):
     """``count``: how many reasons this thread has. Written by ``shift`` alone."""
 
     count: int = 0
-    token: Token | None = None
+
+    def __init__(self) -> None:
+        self.token = Token(shared)
 
 
 state: Final = _State()
@@ -91,11 +102,9 @@ state: Final = _State()
 
 def shift(step: int) -> None:
     """One more reason for this thread to watch (1), or one fewer (-1)."""
-    state.count += step
-    if state.count <= 0:
-        state.token = None
-    elif state.token is None:
-        state.token = Token(shared)
+    before, state.count = state.count, state.count + step
+    if (before > 0) is not (state.count > 0):
+        state.token.hold(state.count > 0)
 
 
 def address() -> int:
