@@ -50,7 +50,7 @@ def workspace_bound(dtype: Any, target: Any, sizes: Sequence[DimLike], strides: 
     pack_b = 0 if kept else pack_b
     depth = dims.minimum(k, cfg.kc)
     width = dims.minimum(_up(n, cfg.vec.lanes), _up((1 + pack_a) * cfg.nc, cfg.strip))
-    panels = pack_a * depth * dims.minimum(_up(m, cfg.tiles), _up(cfg.mc, cfg.tiles)) + pack_b * (depth * width + cfg.vec.lanes * cfg.strip)
+    panels = pack_a * depth * dims.minimum(_up(m, cfg.tiles), _up(cfg.once[0], cfg.tiles)) + pack_b * (depth * width + cfg.vec.lanes * cfg.strip)
     copies: list[DimLike] = [m * _some(2 - n)]  # of what few rows or columns, or one column, are multiplied with
     if columns_a != 1:
         copies.append(m * k * _some(cfg.row_dots + 1 - m))

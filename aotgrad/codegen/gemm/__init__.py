@@ -50,13 +50,14 @@ def module(dtype: str, target: Target) -> GemmModule:
 
 
 def config(dtype: str, target: Target) -> Config:
-    """Tiles by the number of registers, blocks by the sizes of usual caches (32 KiB and 1 MiB)."""
+    """Tiles by the number of registers, blocks so that those of A and B together stay in a second cache of 2 MiB."""
     vec = Vec(dtype, target.lanes(dtype), target.fma)
     rows = ((16, 8), (8, 4), (8, 4), (6, 4, 3, 2)) if target.registers == 32 else ((8,), (6, 4))
     branch = target.masked and target.vector_bits < 512
     panels = tuple(Panel(vec, i + 1, r, target.masked, branch) for i, r in enumerate(rows[:-1]))
     whole = Panel(vec, len(rows), rows[-1], False, False)
     scalar = None if target.masked else Panel(Vec(dtype, 1, target.fma), 1, (8 if target.registers == 32 else 4,), False, False)
-    kc, nc = 4096 // vec.size, 1024 // vec.size
-    return Config(vec, panels, whole, scalar, kc=kc, mc=144, mc_packed=96, nc=nc, once=(768 // vec.size, 4 * nc), pack_b_bytes=1 << 20, pack_a_bytes=2 << 20,
-                  often_b=(32 << 10, 48), often_a=(128 << 10, 4 * len(rows) * vec.lanes), row_dots=8, col_dots=8 if dtype == "f32" else 4)
+    nc = 1024 // vec.size
+    return Config(vec, panels, whole, scalar, kc=1024, kc_packed=2048 // vec.size, kc_apart=96, mc=48, mc_packed=96, nc=nc, once=(144, 768 // vec.size, 4 * nc),
+                  pack_b_bytes=1 << 20, pack_a_bytes=2 << 20, often_b=(32 << 10, 48), often_a=(128 << 10, 4 * len(rows) * vec.lanes), row_dots=8,
+                  col_dots=8 if dtype == "f32" else 4)

@@ -32,10 +32,12 @@ class Config:
     whole: Panel  # one vector more, none partial: a strip
     scalar: Panel | None  # for the columns beyond the last full vector, where lanes cannot be masked
     kc: int
+    kc_packed: int  # where A is packed
+    kc_apart: int  # where A is read along columns: a page for each step of k, which the tiles of the next rows find again
     mc: int
     mc_packed: int  # where A is packed
     nc: int
-    once: tuple[int, int]  # ``kc`` and ``nc`` where all rows are one block
+    once: tuple[int, int, int]  # up to so many rows all are one block, with this ``kc`` and ``nc``
     pack_b_bytes: int
     pack_a_bytes: int
     often_b: tuple[int, int]  # B is packed above so many bytes where so many rows of A read it
@@ -88,15 +90,14 @@ def _plan(f: Fn, cfg: Config, adjacent: str, kept: str = "false") -> _Plan:
     large_b = f.both(f.cmp("sgt", of_b, cfg.pack_b_bytes), f.cmp("sgt", "%M", 16))
     large_b = f.either(large_b, f.both(f.cmp("sgt", of_b, cfg.often_b[0]), f.cmp("sge", "%M", cfg.often_b[1])))
     pack_b = f.both(f.either(f.op(f"xor i1 {adjacent}, true"), large_b), f.op(f"xor i1 {kept}, true"))
-    large_a = f.both(f.cmp("sgt", of_a, cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip))
-    large_a = f.either(large_a, f.both(f.cmp("sgt", of_a, cfg.often_a[0]), f.cmp("sge", "%N", cfg.often_a[1])))
-    pack_a = f.both(large_a, f.cmp("ne", "%csa", 1))
-    rows = f.select(pack_a, cfg.mc_packed, cfg.mc)
+    apart = f.both(f.cmp("ne", "%csa", 1), f.cmp("sgt", of_a, cfg.often_a[0]))
+    pack_a = f.both(apart, f.either(f.both(f.cmp("sgt", of_a, cfg.pack_a_bytes), f.cmp("sgt", "%N", cfg.strip)), f.cmp("sge", "%N", cfg.often_a[1])))
+    once = f.cmp("sle", "%M", cfg.once[0])  # each strip is packed, used, and not needed again
+    rows = f.select(once, cfg.once[0], f.select(pack_a, cfg.mc_packed, cfg.mc))
     mc = f.round_up(f.ceil_div("%M", f.ceil_div("%M", rows)), cfg.tiles)
-    once = f.cmp("sle", "%M", rows)  # one block of rows: each strip is packed, used, and not needed again
-    deep = f.select(once, cfg.once[0], f.select(pack_a, cfg.kc // 2, cfg.kc))
+    deep = f.select(once, cfg.once[1], f.select(pack_a, cfg.kc_packed, f.select(apart, cfg.kc_apart, cfg.kc)))
     kc = f.ceil_div("%K", f.ceil_div("%K", deep))
-    most = f.select(once, cfg.once[1], f.select(pack_a, 2 * cfg.nc, cfg.nc))  # A is packed anew for every column block
+    most = f.select(once, cfg.once[2], f.select(pack_a, 2 * cfg.nc, cfg.nc))  # A is packed anew for every column block
     nc = f.round_up(f.ceil_div("%N", f.ceil_div("%N", most)), cfg.strip)
     width = f.min(f.select(once, cfg.strip, nc), f.round_up("%N", lanes))
     bytes_b = f.mul(f.add(f.mul(kc, width), lanes * cfg.strip), size)  # copy_transposed wants the slack

@@ -96,12 +96,12 @@ def _tile(f: Fn, p: Panel, rows: int, left: str | None, a: str, c: str, mask: st
     masks = [None] * (p.vectors - 1) + [mask]
 
     def from_c() -> list[Val]:
+        if left is None:  # sums wait for C: the next tile's part of it
+            for row in c_rows:
+                f.prefetch(f.at(row, f.mul(rows, "%rsc")), p.vectors * vec.bytes, _LINE)
         return [vec.load(f, f.at(row, j * vec.bytes), m) for row in c_rows for j, m in enumerate(masks)]
 
     start = f.branch("%acc", from_c, lambda: [vec.zero] * (rows * p.vectors), [vec.type] * (rows * p.vectors))
-    if left is None:  # the next tile's part of C, which its first sums wait for
-        for row in c_rows:
-            f.prefetch(f.at(row, f.mul(rows, "%rsc")), p.vectors * vec.bytes, _LINE)
     moving: list[tuple[str, Val]] = [] if to is None else [("ptr", to)]
 
     def step(v: list[str]) -> tuple[list[Val], Val]:
