@@ -502,3 +502,13 @@ except AotgradError as e:
     print("once" in str(e))
 """)
     assert out.splitlines() == ["OpsTable.add False", "OpsTable: False", "[2.0] [2.0] numpy's True", "[2.0] False True", "True"]
+
+
+@pytest.mark.parametrize(("data", "dtype"), [
+    ([1.0, 2], dtypes.float32), ([[1, 2], (3, 4)], dtypes.int64), ([[1.0], [True]], dtypes.float32), ([], dtypes.float32), ([[], []], dtypes.float32),
+    ([np.float64(1.0), 2], dtypes.float64), ([2, np.float64(1.0)], dtypes.float64), ([[np.ones(2)], [np.zeros(2)]], dtypes.float64), ((1, 2.5), dtypes.float32),
+    ([np.int8(3)], dtypes.int8), ([(1, 2), [T.tensor(3)]][1:], dtypes.int64), ([[True], [False]], dtypes.bool_), (True, dtypes.bool_),
+])
+def test_dtypes_of_nested_numbers(data: object, dtype: object) -> None:
+    made = T.tensor(data)
+    assert made.dtype is dtype

@@ -14,7 +14,7 @@ from aotgrad.ir.dims import Dim
 from aotgrad_runtime import dtypes
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import tensor as runtime
-from aotgrad_runtime.arrays import converted, decode, defaults, held
+from aotgrad_runtime.arrays import converted, decode, defaults, held, kinds_in
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
@@ -310,13 +310,8 @@ def placed_like(out: Any, x: Any, memory_format: Any) -> Any:
 # ---- from data ------------------------------------------------------------------------------------------------------------------------------
 
 def _refuse_traced(data: Any, name: str) -> None:
-    stack = [data]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, Traced):
-            raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a traced value, whose numbers are not there yet; use ag.stack or ag.cat to join values")
-        if isinstance(x, (list, tuple)):
-            stack.extend(x)
+    if any(issubclass(kind, Traced) for kind in kinds_in(data)):
+        raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a traced value, whose numbers are not there yet; use ag.stack or ag.cat to join values")
 
 
 def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:

@@ -245,12 +245,15 @@ def _row_ref(*idx: Any, extents: Any, axes: Any, sure: Any, wrap: bool, checked:
     bad: list[tuple[Any, Any]] = []
     for j, (i, n, axis, known) in enumerate(zip(idx, extents, axes, sure)):
         i = np.asarray(i, np.int64)
-        wrong = (i < (-n if wrap else 0)) | (i >= n)
-        if checked and not known and wrong.any():
-            raise IndexError(f"index {int(i[wrong][0])} is out of bounds for dimension {axis} with size {n}")
-        bad.append((wrong, np.clip(i, -_LIMIT, _LIMIT - 1) * ROW_CODE | _LEAST + j))
-        rows = rows * n + (np.where(i < 0, i + n, i) if wrap and not known else i)
-    for wrong, code in reversed(bad) if len(idx) > 1 else ():
+        if not known and (checked or len(idx) > 1):
+            wrong = (i < (-n if wrap else 0)) | (i >= n)
+            if checked and wrong.any():
+                raise IndexError(f"index {int(i[wrong][0])} is out of bounds for dimension {axis} with size {n}")
+            if not checked:
+                bad.append((wrong, np.clip(i, -_LIMIT, _LIMIT - 1) * ROW_CODE | _LEAST + j))
+        at = np.where(i < 0, i + n, i) if wrap and not known else i
+        rows = rows * n + at if j else at
+    for wrong, code in reversed(bad):
         rows = np.where(wrong, code, rows)
     return np.asarray(rows, np.int64)
 
