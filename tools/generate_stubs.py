@@ -81,10 +81,10 @@ def _result(name: str) -> str:
     return "tuple[Tensor, ...]" if plain in SEVERAL else "Any" if plain in DEPENDS else "Tensor"
 
 
-def _line(name: str, parameters: str, doc: str) -> str:
+def _line(name: str, parameters: str, doc: str, result: str = "") -> str:
     ignore = "  # type: ignore[override]" if name in ("__eq__", "__ne__") else ""
     summary = textwrap.shorten(doc.split("\n\n")[0], 150, placeholder=" ...").rstrip('"')
-    line = f"    def {name}({parameters}) -> {_result(name)}:"
+    line = f"    def {name}({parameters}) -> {result or _result(name)}:"
     return f'{line}\n        """{summary}"""\n' if summary else f"{line} ...{ignore}\n"
 
 
@@ -114,7 +114,8 @@ def text() -> str:
             public = _public(name)
             doc = inspect.getdoc(made) or ""
             signature = inspect.signature(made) if public is None or not name.endswith("_") else public.signature
-            lines.append(_line(name, _parameters(signature, public.tensors if public else ("other", "value", "src")), doc))
+            lines.append(_line(name, _parameters(signature, public.tensors if public else ("other", "value", "src")), doc,
+                               "_bool" if signature.return_annotation == "bool" else ""))
     return HEAD + "".join(lines)
 
 

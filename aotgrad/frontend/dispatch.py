@@ -28,7 +28,7 @@ from .program import Program
 from .promotion import Kind
 from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, unrecorded, user_loc
 
-__all__ = ["NUMPY", "TORCH", "call", "function", "is_array_like", "program", "program_of", "unwatched", "watch"]
+__all__ = ["NUMPY", "TORCH", "call", "function", "is_array_like", "is_view", "program", "program_of", "unwatched", "watch"]
 
 TORCH, NUMPY = publics()
 _NUMBERS = (int, float, bool)
@@ -344,7 +344,7 @@ def _numpy_result(out: Any, inputs: Sequence[Any]) -> Any:
 
 _SKIP = object()
 # Functions whose results show the memory of their first argument, as torch's and NumPy's do; all others give memory of their own.
-_RESHAPED = frozenset(("view", "flatten", "unsqueeze", "squeeze"))
+_RESHAPED = frozenset(("view", "flatten", "unflatten", "unsqueeze", "squeeze"))
 _CASTS = frozenset(("convert", "to_float", "to_double", "to_int", "to_long", "to_bool", "contiguous"))
 _PERMUTED = frozenset(("reorder", "swap", "movedim", "t", "transposed"))
 _OTHER = frozenset(("spread", "split", "chunk", "unbind", "narrow", "diagonal"))
@@ -359,12 +359,19 @@ def view_of(public: Public, results: Any, arguments: dict[str, Any], torch: bool
         return eager.SAME
     if public.name == "flatten" and torch and (results.op is None or results.op.name != "flatten" and len(results.type.shape) > 1):
         return eager.SAME
+    if public.name == "sum_to_size" and torch and (results.op is None or results.op.name != "sum_to_size"):
+        return eager.SAME
     if name in _RESHAPED:
         return ("reshape",)
     if name in _PERMUTED and isinstance(results, Value):
         return ("permute", _order(results))
     first = public.tensors[0]
     return ("call", public, {k: v for k, v in arguments.items() if k != first}) if name in _OTHER or name in _PERMUTED else None
+
+
+def is_view(public: Public) -> bool:
+    """Whether the result of a function is the memory of its argument, all of it, in another shape."""
+    return public.op.name in _RESHAPED or public.op.name in _PERMUTED
 
 
 def _order(v: Value) -> tuple[int, ...]:

@@ -236,6 +236,10 @@ class ViewExtra(Extra):
             self.made = "inference" if modes.state.inference else "no_grad"
         self.inference = parent._extra.inference
 
+    def show(self, parent: Any) -> None:
+        """Makes it a view of ``parent``, which has taken the place of what it showed."""
+        self.parent = _Strong(parent)
+
 
 def mark_view(out: Any, parent: Any, how: Any, place: int = 0) -> None:
     """Makes ``out``, result ``place`` of a call, a view of ``parent``: they share a version counter, and writes to one reach the other."""

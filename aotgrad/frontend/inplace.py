@@ -15,17 +15,17 @@ import numpy as np
 from aotgrad.ir import dims
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.tape import cell_of, node_extra_of
+from aotgrad_runtime.tape import Extra, cell_of, node_extra_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from aotgrad_runtime.watched import written
 
 from . import dispatch
-from .eager import Dual, ViewExtra, dual_class
+from .eager import Dual, ViewExtra, dual_class, make_dual
 from .ledger import DETACHED, twin
 from .subtrace import builder_of
 from .trace import Traced, TracedArray, plain_size, user_loc
 
-__all__ = ["check_writable", "leaf_shown", "memory", "recorded", "retains", "store", "update"]
+__all__ = ["check_writable", "leaf_shown", "memory", "recorded", "retains", "store", "turn", "update"]
 
 
 def recorded(x: Any, *others: Any) -> bool:
@@ -290,4 +290,81 @@ def update(x: Any, new: Any, name: str) -> Any:
             kind = AotgradTypeError if isinstance(x, ArrayTensor) else AotgradRuntimeError
             raise kind(f"{user_loc()}: {name}: result type {have.name} can't be cast to the desired output type {want.name}")
         new = dispatch.run(dispatch.TORCH["astype"], {"input": new, "dtype": want})
+    if recorded(x) and not new._requires_grad and not isinstance(x, (Traced, Dual)):  # of comparisons: the gradient is 0, and x stays part of the graph
+        new = dispatch.run(dispatch.TORCH["where"], {"condition": x._wrap(np.array(True)), "input": new, "other": x})
     return store(x, new, name)
+
+
+# ---- another shape in place ----------------------------------------------------------------------------------------------------------
+
+_OF_THE_TENSOR = ("grad", "hooks", "post_hooks", "retains", "pointed", "accumulator")
+
+
+def turn(x: Any, how: Any, name: str) -> Any:
+    """``x.name_(...)`` of a function ``how`` that gives a view: ``x`` becomes that view of what it was. Its numbers stay where they are, and so do its other views."""
+    if isinstance(x, ArrayTensor):
+        raise AotgradTypeError(f"{user_loc()}: {name} changes the shape of a tensor in place; in a call entered with NumPy values bind the result: "
+                               f"x = x.{name.removesuffix('_')}(...)")
+    found = twin(x)
+    if isinstance(found, Traced) and found._trace.ledger is not None and found._trace.ledger.outside(found):
+        raise AotgradTypeError(f"{user_loc()}: {name} would change the shape of a tensor from outside in a compiled function; bind the result: "
+                               f"x = x.{name.removesuffix('_')}(...)")
+    x = found
+    check_writable(x, name, recorded(x))
+    before = _before(x)
+    try:
+        out = how(before)
+    except BaseException:
+        _rename(before, x)
+        raise
+    _become(x, out, before)
+    return x
+
+
+def _before(x: Any) -> Any:
+    """A tensor that is what ``x`` is, and that the views of ``x`` are views of from now on."""
+    if isinstance(x, Traced):
+        out = type(x)._of(x._trace, x._value)
+    elif isinstance(x, Dual):
+        out = make_dual(x._primal, x._tangent, x._level)
+    else:
+        out = object.__new__(type(x)._value_type)
+        out._data, out._node, out._index, out._requires_grad = x._data, x._node, x._index, x._requires_grad
+    cell = cell_of(x)
+    out._extra = x._extra if isinstance(x._extra, ViewExtra) else Extra()
+    out._extra.cell, out._extra.inference = cell, x._extra.inference
+    _rename(x, out)
+    return out
+
+
+def _rename(x: Any, new: Any) -> None:
+    """``new`` takes the place of ``x`` among the views of its storage, and as what others are views of."""
+    cell = cell_of(x)
+    for i, ref in enumerate(cell.views or ()):
+        view = ref()
+        if view is x:
+            cell.views[i] = weakref.ref(new)  # type: ignore[index]
+        elif isinstance(view, Tensor) and isinstance(view._extra, ViewExtra) and view._extra.parent() is x:
+            view._extra.show(new)
+
+
+def _become(x: Any, out: Any, before: Any) -> None:
+    extra, own, cell = out._extra, x._extra, cell_of(x)
+    for field in _OF_THE_TENSOR:
+        if field in vars(own):
+            setattr(extra, field, getattr(own, field))
+    before._extra.retains = False
+    extra.base = before._extra.base
+    extra.made = own.made if isinstance(own, ViewExtra) else None
+    leaf = x._node is None and x._requires_grad  # without recording: it stays one
+    if isinstance(x, Traced):
+        x._value = out._value
+    elif isinstance(x, Dual):
+        _replace(x, out)
+    else:
+        x._data = out._data
+        _adopt(x, out)
+        x._requires_grad, before._requires_grad = x._requires_grad or leaf, before._requires_grad and not leaf
+    x._extra = extra
+    cell.version += 1  # the memory is as it was: what is saved stays
+    cell.views = [weakref.ref(x) if ref() is out else ref for ref in cell.views or ()]

@@ -18,6 +18,7 @@ from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
 from . import backward, dispatch, factories, hooks, indexing, inplace, ledger, steps
+from .composed import written
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual, ViewExtra
 from .front import Public
@@ -31,7 +32,6 @@ _OPERANDS = (Tensor, np.ndarray, np.generic, int, float, Dim)
 _DTYPE_NAMES = frozenset(d.name for d in ALL)
 _AUGMENTED = {"add": "__iadd__", "sub": "__isub__", "mul": "__imul__", "div": "__itruediv__", "floor_divide": "__ifloordiv__", "remainder": "__imod__", "pow": "__ipow__"}
 _BITWISE = frozenset(("logical_and", "logical_or", "logical_xor"))
-_ALSO_INPLACE = frozenset(("floor", "ceil", "trunc", "round", "sign", "tril", "triu", "cumsum", "cumprod", "logical_and", "logical_or", "logical_xor", "logical_not"))
 
 FUNCTIONS: dict[str, Method] = {name: dispatch.function(public, name) for name, public in TORCH.items()}
 """Public functions by torch's name; methods are the same objects."""
@@ -133,14 +133,6 @@ def _square_of_bools(method: Method) -> Method:
     return power
 
 
-def _invert(self: Any) -> Any:
-    if self._dtype is bool_:
-        return call(TORCH["logical_not"], (self,), {})
-    if self._dtype.kind not in "iu":
-        raise AotgradDTypeError(f"{user_loc()}: ~ takes bools or integers, not {self._dtype.name}")
-    return call(TORCH["sub"], (call(TORCH["neg"], (self,), {}), 1), {})
-
-
 def _operators() -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, public in TORCH.items():
@@ -157,7 +149,6 @@ def _operators() -> dict[str, Any]:
             out[method] = _bits(made, {"and": "&", "or": "|", "xor": "^"}[name.rpartition("_")[2]], method.startswith("__r")) if name in _BITWISE else made
         if name in _AUGMENTED:
             out[_AUGMENTED[name]] = _augmented(public, f"{name}_")
-    out["__invert__"] = _invert
     out["__pow__"] = _square_of_bools(out["__pow__"])
     floor, mod = out["__floordiv__"], out["__mod__"]
     out["__divmod__"] = lambda self, other: (floor(self, other), mod(self, other)) if _fits(self, other) else NotImplemented
@@ -172,8 +163,12 @@ def _operators() -> dict[str, Any]:
 # ---- methods that are not functions of the registry --------------------------------------------------------------------------------------
 
 def _inplace_method(public: Public, name: str) -> Method:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return inplace.update(self, call(public, (self, *args), kwargs), name)
+    if dispatch.is_view(public):
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return inplace.turn(self, lambda x: call(public, (x, *args), kwargs), name)
+    else:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return inplace.update(self, call(public, (self, *args), kwargs), name)
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"{public.op.doc} In place."
@@ -335,18 +330,20 @@ def _extra_methods() -> dict[str, Any]:
         "grad": property(ledger.get_grad, ledger.set_grad, lambda self: ledger.set_grad(self, None), doc=ledger.get_grad.__doc__),
         "contiguous": contiguous, "to": _to, "type": _type,
         "astype": _cast,
-        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "view": _view, "cpu": lambda self: self, "positive": lambda self: self,
+        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "view": _view, "cpu": lambda self: self, "positive": positive,
         "where": lambda self, condition, other: run(TORCH["where"], {"condition": condition, "input": self, "other": other}),
         "H": property(_matrix_transpose, doc="The conjugate transpose of a matrix."), "real": property(lambda self: self, doc="The real part."),
         "view_as": lambda self, other: _view(self, tuple(other.shape)),
         "reshape_as": lambda self, other: run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)}),
         "expand_as": lambda self, other: run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)}),
-        "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": _masked_select,
+        "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": _masked_select, "allclose": allclose, "equal": equal, "is_nonzero": is_nonzero,
+        "is_same_size": is_same_size, "diff": PUBLIC["diff"],
         "new_zeros": _new("new_zeros", 0), "new_ones": _new("new_ones", 1), "new_empty": _new("new_empty", 0), "new_tensor": _new_tensor,
         "new_full": lambda self, size, fill_value, **kw: _new("new_full", fill_value)(self, size, **kw),
     }
     out.update((name, cast(dtype)) for name, dtype in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"),
-        ("short", "int16"), ("bool", "bool")))
+        ("short", "int16"), ("bool", "bool"), ("bfloat16", "bfloat16"), ("byte", "uint8"), ("char", "int8"),
+        ("cfloat", "complex64"), ("cdouble", "complex128")))
     return out
 
 
@@ -414,7 +411,7 @@ def table() -> OpsTable:
         if front is None or not (front.method or not front.function) or name in ("getitem", "setitem", "masked_set"):
             continue
         methods[name] = FUNCTIONS[name]
-        if front.inplace or name in _ALSO_INPLACE:
+        if front.inplace:
             methods[f"{name}_"] = _inplace_method(public, f"{name}_")
     methods.update(_extra_methods())
     return OpsTable(add=methods["__add__"], methods=methods, array_methods=_array_table(), cast=_converted)
@@ -451,6 +448,45 @@ def _numbers(x: Any) -> Any:
     return x._data if isinstance(x, Tensor) else np.asarray(x)
 
 
+def is_complex(input: Any) -> bool:
+    """Whether the dtype of ``input`` is complex."""
+    return bool(input.is_complex())
+
+
+def is_signed(input: Any) -> bool:
+    """Whether the dtype of ``input`` has negative numbers."""
+    return bool(input.is_signed())
+
+
+def is_inference(input: Any) -> bool:
+    """Whether ``input`` was made in ``inference_mode``."""
+    return bool(input.is_inference())
+
+
+def is_same_size(input: Any, other: Any) -> bool:
+    """Whether two tensors have the same shape."""
+    return tuple(input.shape) == tuple(other.shape)
+
+
+def is_nonzero(input: Any) -> bool:
+    """Whether a tensor of one element holds another number than 0; of more or fewer elements that is an error."""
+    if input.numel() != 1:
+        raise AotgradRuntimeError(f"{user_loc()}: Boolean value of Tensor with {'more than one value is ambiguous' if input.numel() else 'no values is ambiguous'}")
+    return bool(input)
+
+
+def positive(input: Any) -> Any:
+    """The tensor itself; bools have no sign."""
+    if input._dtype is bool_:
+        raise AotgradRuntimeError(f"{user_loc()}: The `+` operator, on a bool tensor is not supported.")
+    return input
+
+
+def real(input: Any) -> Any:
+    """The real part."""
+    return input.real
+
+
 def equal(input: Any, other: Any) -> bool:
     """Whether shapes and all elements are equal."""
     return bool(np.array_equal(_numbers(input), _numbers(other)))
@@ -466,8 +502,26 @@ def detach(input: Any) -> Any:
     return input.detach()
 
 
+def _in_place_function(public: Public, name: str) -> Method:
+    def fn(input: Any, *args: Any, **kwargs: Any) -> Any:
+        return written(input, call(public, (input, *args), kwargs), name)
+
+    fn.__name__ = fn.__qualname__ = name
+    fn.__module__ = "aotgrad"
+    fn.__doc__, fn.__signature__ = f"{public.op.doc} In place.", public.signature  # type: ignore[attr-defined]
+    return fn
+
+
+def _in_place_functions() -> dict[str, Method]:
+    """``ag.exp_(x)``: torch has this form of the functions of one tensor, and of a few more."""
+    of_one = [n for n, p in TORCH.items() if p.op.front is not None and p.op.front.inplace and p.op.layouts == "elementwise" and len(p.tensors) == 1]
+    return {f"{n}_": _in_place_function(TORCH[n], f"{n}_") for n in (*of_one, "clamp", "clip", "clamp_min", "clamp_max", "xlogy")}
+
+
 ATTRIBUTES: dict[str, Any] = {
     "numel": numel, "is_tensor": is_tensor, "is_floating_point": is_floating_point, "equal": equal, "allclose": allclose, "detach": detach,
+    "is_complex": is_complex, "is_signed": is_signed, "is_inference": is_inference, "is_same_size": is_same_size, "is_nonzero": is_nonzero, "positive": positive,
+    "real": real, "fill_": _fill, "zero_": _zero, "detach_": ledger.detach_, **_in_place_functions(),
     "select": _select, "nonzero": _nonzero, "clone": _clone,
     "masked_select": _masked_select, **PUBLIC,
 }

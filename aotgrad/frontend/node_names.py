@@ -13,6 +13,7 @@ __all__ = ["edges_of", "node_name"]
 
 _NAMES = {
     "reorder": "PermuteBackward0", "movedim": "PermuteBackward0", "swap": "TransposeBackward0", "spread": "ExpandBackward0", "flatten": "ViewBackward0",
+    "unflatten": "ViewBackward0", "sum_to_size": "SumBackward1",
     "chunk": "SplitBackward0", "narrow": "SliceBackward0", "clip": "ClampBackward1", "tile": "RepeatBackward0", "norm": "LinalgVectorNormBackward0",
     "constant_pad": "ConstantPadNdBackward0", "deg2rad": "Deg2RadBackward0", "rad2deg": "Rad2DegBackward0", "take_along_dim": "GatherBackward0",
     "sgn": "SgnBackward0", "vector_dot": "DotBackward0", "scatter_add_along": "ScatterAddBackward0",
@@ -51,7 +52,8 @@ def _entropy(arguments: dict[str, Any], operands: Sequence[Any]) -> str:
 
 _RULES: dict[str, Callable[..., str]] = {
     **{k: _reduced(v) for k, v in _REDUCED.items()}, "matmul": _product, "pow": _power, "nll_loss": _entropy,
-    "clip": _numbered("ClampBackward0", "ClampBackward1", "min", "max"), "lerp": _numbered("LerpBackward1", "LerpBackward0", "weight"),
+    "clip": _numbered("ClampBackward0", "ClampBackward1", "min", "max"), "clamp_min": _numbered("ClampMinBackward1", "ClampMinBackward0", "min"),
+    "clamp_max": _numbered("ClampMaxBackward1", "ClampMaxBackward0", "max"), "lerp": _numbered("LerpBackward1", "LerpBackward0", "weight"),
     "remainder": _numbered("RemainderBackward1", "RemainderBackward0", "other"), "fmod": _numbered("FmodBackward1", "FmodBackward0", "other"),
     "masked_fill": _numbered("MaskedFillBackward1", "MaskedFillBackward0", "value"), "scatter_along": _numbered("ScatterBackward0", "ScatterBackward1", "src"),
     "split": lambda arguments, operands: "SplitBackward0" if isinstance(arguments.get("split_size_or_sections"), int) else "SplitWithSizesBackward0",
@@ -66,7 +68,7 @@ def node_name(public: Public, arguments: dict[str, Any], operands: Sequence[Any]
     return _NAMES.get(public.name) or _NAMES.get(public.op.name, public.node_name)
 
 
-_WITHOUT_NUMBERS = frozenset(("clip", "lerp", "masked_fill", "scatter_along"))  # torch has a form of them that takes plain numbers
+_WITHOUT_NUMBERS = frozenset(("clip", "clamp_min", "clamp_max", "lerp", "masked_fill", "scatter_along"))  # torch has a form of them that takes plain numbers
 _OPTIONAL = frozenset(("weight", "bias", "min", "max"))
 
 

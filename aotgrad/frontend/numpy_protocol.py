@@ -22,7 +22,7 @@ __all__ = ["array_function", "array_ufunc"]
 _REDUCE = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
 _ACCUMULATE = {"add": "cumsum", "multiply": "cumprod"}
 _PRODUCTS = {"vecdot": "...i,...i->...", "matvec": "...ij,...j->...i", "vecmat": "...i,...ij->...j"}
-_BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not"}
+_BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor"}
 
 
 def _refused(name: str, why: str = "is not available for tensors and traced values") -> AotgradTypeError:
@@ -62,8 +62,6 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         kinds = [x._dtype if isinstance(x, Tensor) else np.asarray(x).dtype for x in inputs]
         if all(k in (bool_, np.bool_) for k in kinds):
             name = _BITS[name]
-        elif name in ("invert", "bitwise_not"):
-            return ~inputs[0]
     if name in _PRODUCTS and not kwargs:
         return call(NUMPY["einsum"], (_PRODUCTS[name], *inputs), {})
     if name in ("positive", "conjugate"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable as _Callable
 from typing import Any
 
 from aotgrad.frontend.dispatch import TORCH as _TORCH
@@ -75,6 +76,23 @@ __all__ = [
 _REGISTERED = {name: _FUNCTIONS[name] for name, public in _TORCH.items() if public.op.front is not None and public.op.front.functional and name not in __all__}
 _REGISTERED.update({name: _FUNCTIONS[name] for name in ("sigmoid", "tanh")})
 globals().update(_REGISTERED)
+ALSO_OF_TORCH = ("celu", "celu_", "cosine_similarity", "group_norm", "hardshrink", "layer_norm", "pairwise_distance", "prelu", "rms_norm", "selu", "selu_", "threshold",
+                 "threshold_")
+"""Functions that are there as ``ag.NAME`` too, as in torch."""
+
+
+def _in_place(function: _Callable[..., Any]) -> _Callable[..., Any]:
+    def fn(input: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(input, *args, inplace=True, **kwargs)
+
+    fn.__name__ = fn.__qualname__ = f"{function.__name__}_"
+    fn.__doc__ = f"``{function.__name__}``, written into ``input``."
+    return fn
+
+
+_IN_PLACE = {f"{f.__name__}_": _in_place(f) for f in (celu, elu, hardtanh, leaky_relu, relu, selu, threshold)}
+globals().update(_IN_PLACE)
+__all__ += sorted(_IN_PLACE)
 __all__ += sorted(_REGISTERED)
 
 

@@ -98,8 +98,12 @@ class TensorMethods:
         """x + value * y * z. In place."""
     def addmm(self, mat1: Operand, mat2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
         """beta * x + alpha * (y @ z)."""
+    def addmm_(self, mat1: Operand, mat2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """beta * x + alpha * (y @ z). In place."""
     def all(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Logical and over ``dims``."""
+    def allclose(self, other: Operand, rtol: _float = ..., atol: _float = ..., equal_nan: _bool = ...) -> _bool:
+        """Whether all elements agree within ``atol + rtol * |other|``."""
     def amax(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """maximum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
     def amin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
@@ -126,6 +130,8 @@ class TensorMethods:
         """Arctangent."""
     def arctan2(self, other: Operand) -> Tensor:
         """Angle of the point (x, y)."""
+    def arctan2_(self, other: Operand) -> Tensor:
+        """Angle of the point (x, y). In place."""
     def arctan_(self) -> Tensor:
         """Arctangent. In place."""
     def arctanh(self) -> Tensor:
@@ -152,6 +158,8 @@ class TensorMethods:
         """Arctangent."""
     def atan2(self, other: Operand) -> Tensor:
         """Angle of the point (x, y)."""
+    def atan2_(self, other: Operand) -> Tensor:
+        """Angle of the point (x, y). In place."""
     def atan_(self) -> Tensor:
         """Arctangent. In place."""
     def atanh(self) -> Tensor:
@@ -160,35 +168,64 @@ class TensorMethods:
         """Inverse hyperbolic tangent. In place."""
     def baddbmm(self, batch1: Operand, batch2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
         """beta * x + alpha * (y @ z)."""
+    def baddbmm_(self, batch1: Operand, batch2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """beta * x + alpha * (y @ z). In place."""
+    def bfloat16(self) -> Tensor: ...
     def bitwise_and(self, other: Operand) -> Tensor:
         """Bitwise and of integers or bools."""
+    def bitwise_and_(self, other: Operand) -> Tensor:
+        """Bitwise and of integers or bools. In place."""
     def bitwise_left_shift(self, other: Operand) -> Tensor:
         """Bits of x moved left by y places."""
+    def bitwise_left_shift_(self, other: Operand) -> Tensor:
+        """Bits of x moved left by y places. In place."""
+    def bitwise_not(self) -> Tensor:
+        """Every bit of an integer turned; not of bools."""
+    def bitwise_not_(self) -> Tensor:
+        """Every bit of an integer turned; not of bools. In place."""
     def bitwise_or(self, other: Operand) -> Tensor:
         """Bitwise or of integers or bools."""
+    def bitwise_or_(self, other: Operand) -> Tensor:
+        """Bitwise or of integers or bools. In place."""
     def bitwise_right_shift(self, other: Operand) -> Tensor:
         """Bits of x moved right by y places."""
+    def bitwise_right_shift_(self, other: Operand) -> Tensor:
+        """Bits of x moved right by y places. In place."""
     def bitwise_xor(self, other: Operand) -> Tensor:
         """Bitwise xor of integers or bools."""
+    def bitwise_xor_(self, other: Operand) -> Tensor:
+        """Bitwise xor of integers or bools. In place."""
     def bmm(self, other: Operand) -> Tensor:
         """Batched matrix product."""
     def bool(self) -> Tensor: ...
     def broadcast_to(self, *sizes: Any) -> Tensor:
         """x broadcast to ``shape`` (torch's expand)."""
+    def byte(self) -> Tensor: ...
     def cbrt(self) -> Tensor:
         """Real cube root; its derivative at 0 is inf when nothing masks it."""
     def cbrt_(self) -> Tensor:
         """Real cube root; its derivative at 0 is inf when nothing masks it. In place."""
+    def cdouble(self) -> Tensor: ...
     def ceil(self) -> Tensor:
         """Smallest integer not below x."""
     def ceil_(self) -> Tensor:
         """Smallest integer not below x. In place."""
+    def cfloat(self) -> Tensor: ...
+    def char(self) -> Tensor: ...
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """About equal pieces along ``dim``."""
     def clamp(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
         """x limited to [min, max]; either may be absent."""
     def clamp_(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
         """x limited to [min, max]; either may be absent. In place."""
+    def clamp_max(self, max: Operand) -> Tensor:
+        """The smaller of x and ``max``, a number or an array."""
+    def clamp_max_(self, max: Operand) -> Tensor:
+        """The smaller of x and ``max``, a number or an array. In place."""
+    def clamp_min(self, min: Operand) -> Tensor:
+        """The larger of x and ``min``, a number or an array."""
+    def clamp_min_(self, min: Operand) -> Tensor:
+        """The larger of x and ``min``, a number or an array. In place."""
     def clip(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
         """x limited to [min, max]; either may be absent."""
     def clip_(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
@@ -222,12 +259,16 @@ class TensorMethods:
         """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place."""
     def deg2rad(self) -> Tensor:
         """Degrees as radians."""
+    def deg2rad_(self) -> Tensor:
+        """Degrees as radians. In place."""
     def diag(self, diagonal: _int = ...) -> Tensor:
         """The diagonal of a matrix, or the matrix of a diagonal."""
     def diag_embed(self, offset: _int = ...) -> Tensor:
         """A matrix with x on its diagonal."""
     def diagonal(self, offset: _int = ..., dim1: _int = ..., dim2: _int = ...) -> Tensor:
         """The diagonal of two dims, as the last dim."""
+    def diff(self, n: _int = ..., dim: Any = ...) -> Tensor:
+        """Differences of neighbours along ``dim``, ``n`` times."""
     def div(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
         """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'."""
     def div_(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
@@ -241,6 +282,10 @@ class TensorMethods:
     def double(self) -> Tensor: ...
     def eq(self, other: Operand) -> Tensor:
         """x == y, elementwise."""
+    def eq_(self, other: Operand) -> Tensor:
+        """x == y, elementwise. In place."""
+    def equal(self, other: Operand) -> _bool:
+        """Whether shapes and all elements are equal."""
     def erf(self) -> Tensor:
         """Error function."""
     def erf_(self) -> Tensor:
@@ -270,6 +315,10 @@ class TensorMethods:
         """e ** x - 1, right for small x. In place."""
     def fill_(self, value: Operand) -> Tensor:
         """Every element becomes ``value`` (a number or 0-d tensor). In place."""
+    def fix(self) -> Tensor:
+        """x rounded towards zero."""
+    def fix_(self) -> Tensor:
+        """x rounded towards zero. In place."""
     def flatten(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor:
         """Dims start_dim to end_dim as one."""
     def flip(self, dims: Any) -> Tensor:
@@ -291,23 +340,39 @@ class TensorMethods:
         """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error."""
     def fmod_(self, other: Operand) -> Tensor:
         """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error. In place."""
+    def frac(self) -> Tensor:
+        """What is behind the point, with the sign of x."""
+    def frac_(self) -> Tensor:
+        """What is behind the point, with the sign of x. In place."""
     def gather(self, dim: Any, index: Operand) -> Tensor:
         """Elements of x at ``index`` along ``dim``, the other places as in ``index``."""
     def ge(self, other: Operand) -> Tensor:
         """x >= y, elementwise."""
+    def ge_(self, other: Operand) -> Tensor:
+        """x >= y, elementwise. In place."""
     def ger(self, vec2: Operand) -> Tensor:
         """All products of elements of two vectors."""
     def greater(self, other: Operand) -> Tensor:
         """x > y, elementwise."""
+    def greater_(self, other: Operand) -> Tensor:
+        """x > y, elementwise. In place."""
     def greater_equal(self, other: Operand) -> Tensor:
         """x >= y, elementwise."""
+    def greater_equal_(self, other: Operand) -> Tensor:
+        """x >= y, elementwise. In place."""
     def gt(self, other: Operand) -> Tensor:
         """x > y, elementwise."""
+    def gt_(self, other: Operand) -> Tensor:
+        """x > y, elementwise. In place."""
     def half(self) -> Tensor: ...
     def heaviside(self, values: Operand) -> Tensor:
         """0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors."""
+    def heaviside_(self, values: Operand) -> Tensor:
+        """0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors. In place."""
     def hypot(self, other: Operand) -> Tensor:
         """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0)."""
+    def hypot_(self, other: Operand) -> Tensor:
+        """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0). In place."""
     def index_add(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
         """x with slices of source added along ``dim``, at the places of ``index``."""
     def index_add_(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
@@ -317,6 +382,10 @@ class TensorMethods:
     def inner(self, other: Operand) -> Tensor:
         """Inner product of two vectors (torch's dot)."""
     def int(self) -> Tensor: ...
+    def is_nonzero(self) -> _bool:
+        """Whether a tensor of one element holds another number than 0; of more or fewer elements that is an error."""
+    def is_same_size(self, other: Operand) -> _bool:
+        """Whether two tensors have the same shape."""
     def isclose(self, other: Operand, rtol: _float = ..., atol: _float = ..., equal_nan: _bool = ...) -> Tensor:
         """Whether |x - y| <= atol + rtol * |y|."""
     def isfinite(self) -> Tensor:
@@ -329,12 +398,20 @@ class TensorMethods:
         """Kronecker product."""
     def le(self, other: Operand) -> Tensor:
         """x <= y, elementwise."""
+    def le_(self, other: Operand) -> Tensor:
+        """x <= y, elementwise. In place."""
     def lerp(self, end: Operand, weight: Operand) -> Tensor:
         """x + weight * (y - x)."""
+    def lerp_(self, end: Operand, weight: Operand) -> Tensor:
+        """x + weight * (y - x). In place."""
     def less(self, other: Operand) -> Tensor:
         """x < y, elementwise."""
+    def less_(self, other: Operand) -> Tensor:
+        """x < y, elementwise. In place."""
     def less_equal(self, other: Operand) -> Tensor:
         """x <= y, elementwise."""
+    def less_equal_(self, other: Operand) -> Tensor:
+        """x <= y, elementwise. In place."""
     def log(self) -> Tensor:
         """Natural logarithm."""
     def log10(self) -> Tensor:
@@ -378,6 +455,8 @@ class TensorMethods:
     def long(self) -> Tensor: ...
     def lt(self, other: Operand) -> Tensor:
         """x < y, elementwise."""
+    def lt_(self, other: Operand) -> Tensor:
+        """x < y, elementwise. In place."""
     @property
     def mT(self) -> Tensor:
         """The last two dims exchanged."""
@@ -417,10 +496,14 @@ class TensorMethods:
         """Matrix times vector."""
     def nan_to_num(self, nan: _float = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
         """NaN and infinities replaced by numbers."""
+    def nan_to_num_(self, nan: _float = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
+        """NaN and infinities replaced by numbers. In place."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
         """``length`` elements from ``start`` along ``dim``."""
     def ne(self, other: Operand) -> Tensor:
         """x != y, elementwise."""
+    def ne_(self, other: Operand) -> Tensor:
+        """x != y, elementwise. In place."""
     def neg(self) -> Tensor:
         """-x."""
     def neg_(self) -> Tensor:
@@ -440,11 +523,14 @@ class TensorMethods:
         """(sum |x|**p) ** (1/p) over ``dims``; derivative 0 at its kink."""
     def not_equal(self, other: Operand) -> Tensor:
         """x != y, elementwise."""
+    def not_equal_(self, other: Operand) -> Tensor:
+        """x != y, elementwise. In place."""
     def outer(self, vec2: Operand) -> Tensor:
         """All products of elements of two vectors."""
     def permute(self, *dims: Any) -> Tensor:
         """x with its dims in another order (torch's permute)."""
-    def positive(self) -> Tensor: ...
+    def positive(self) -> Tensor:
+        """The tensor itself; bools have no sign."""
     def pow(self, exponent: Operand) -> Tensor:
         """x ** y."""
     def pow_(self, exponent: Operand) -> Tensor:
@@ -453,6 +539,8 @@ class TensorMethods:
         """Product over ``dims``."""
     def rad2deg(self) -> Tensor:
         """Radians as degrees."""
+    def rad2deg_(self) -> Tensor:
+        """Radians as degrees. In place."""
     def ravel(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor:
         """Dims start_dim to end_dim as one."""
     @property
@@ -499,6 +587,8 @@ class TensorMethods:
         """The slice at ``index`` along ``dim``, without that dim."""
     def sgn(self) -> Tensor:
         """-1, 0 or 1; NaN stays."""
+    def sgn_(self) -> Tensor:
+        """-1, 0 or 1; NaN stays. In place."""
     def short(self) -> Tensor: ...
     def sigmoid(self) -> Tensor:
         """1 / (1 + e ** -x)."""
@@ -514,6 +604,8 @@ class TensorMethods:
         """Sine, for arguments of any size. In place."""
     def sinc(self) -> Tensor:
         """sin(pi x) / (pi x), 1 at 0."""
+    def sinc_(self) -> Tensor:
+        """sin(pi x) / (pi x), 1 at 0. In place."""
     def sinh(self) -> Tensor:
         """Hyperbolic sine."""
     def sinh_(self) -> Tensor:
@@ -536,6 +628,8 @@ class TensorMethods:
         """x * x. In place."""
     def squeeze(self, dim: Any = ...) -> Tensor:
         """Dims of size 1 left out."""
+    def squeeze_(self, dim: Any = ...) -> Tensor:
+        """Dims of size 1 left out. In place."""
     def std(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Square root of the variance; derivative 0 at its kink."""
     def sub(self, other: Operand, *, alpha: _float = ...) -> Tensor:
@@ -548,12 +642,20 @@ class TensorMethods:
         """x - y. In place."""
     def sum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Sum over ``dims`` (pairwise in blocks)."""
+    def sum_to_size(self, *size: Any) -> Tensor:
+        """x summed over the dims in which ``size`` is 1, and over those it has not: what broadcasting ``size`` to x has as its adjoint."""
     def swapaxes(self, dim0: Any, dim1: Any) -> Tensor:
         """Two dims exchanged (torch's transpose)."""
+    def swapaxes_(self, dim0: Any, dim1: Any) -> Tensor:
+        """Two dims exchanged (torch's transpose). In place."""
     def swapdims(self, dim0: Any, dim1: Any) -> Tensor:
         """Two dims exchanged (torch's transpose)."""
+    def swapdims_(self, dim0: Any, dim1: Any) -> Tensor:
+        """Two dims exchanged (torch's transpose). In place."""
     def t(self) -> Tensor:
         """A matrix with rows and columns exchanged; vectors stay."""
+    def t_(self) -> Tensor:
+        """A matrix with rows and columns exchanged; vectors stay. In place."""
     def take_along_dim(self, indices: Operand, dim: Any = ...) -> Tensor:
         """``gather`` with broadcasting."""
     def tan(self) -> Tensor:
@@ -572,6 +674,8 @@ class TensorMethods:
         """The sum of the diagonal."""
     def transpose(self, dim0: Any, dim1: Any) -> Tensor:
         """Two dims exchanged (torch's transpose)."""
+    def transpose_(self, dim0: Any, dim1: Any) -> Tensor:
+        """Two dims exchanged (torch's transpose). In place."""
     def tril(self, diagonal: _int = ...) -> Tensor:
         """The lower triangle; the rest is 0."""
     def tril_(self, diagonal: _int = ...) -> Tensor:
@@ -593,8 +697,12 @@ class TensorMethods:
     def type_as(self, other: Operand) -> Tensor: ...
     def unbind(self, dim: Any = ...) -> tuple[Tensor, ...]:
         """Slices along ``dim``, which goes."""
+    def unflatten(self, dim: Any, sizes: Any) -> Tensor:
+        """A dim as several, of sizes that multiply up to its size (one may be -1)."""
     def unsqueeze(self, dim: Any) -> Tensor:
         """A new dim of size 1."""
+    def unsqueeze_(self, dim: Any) -> Tensor:
+        """A new dim of size 1. In place."""
     def var(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Variance over ``dims`` with ``n - correction`` in the denominator."""
     def view(self, *shape: Any) -> Tensor:
@@ -603,5 +711,7 @@ class TensorMethods:
     def where(self, condition: Operand, other: Operand) -> Tensor: ...
     def xlogy(self, other: Operand) -> Tensor:
         """x * log(y), 0 where x is 0 and y is no NaN."""
+    def xlogy_(self, other: Operand) -> Tensor:
+        """x * log(y), 0 where x is 0 and y is no NaN. In place."""
     def zero_(self) -> Tensor:
         """Every element becomes 0. In place."""

@@ -138,7 +138,8 @@ def _bool_samples() -> Iterable[Sample]:
 def _compare(name: str, np_name: str, sign: str, ref: Any, operators: tuple[str, ...], aliases: tuple[str, ...] = ()) -> None:
     register(OpDef(
         name, f"x {sign} y, elementwise.", ("x", "y"), compare_rule, ref, Zero(), Scalar(lambda k, op, x, y: k.cmp(name, x, y)), samples=float_samples(operands=2),
-        layouts="elementwise", exact=True, front=Front(f"{name}(input, other)", promote="compare", np=(np_name,), operator=operators, aliases=aliases)))
+        layouts="elementwise", exact=True,
+        front=Front(f"{name}(input, other)", promote="compare", np=(np_name,), operator=operators, inplace=True, aliases=aliases)))
 
 
 _compare("lt", "less", "<", np.less, ("__lt__",), ("less",))
@@ -152,7 +153,7 @@ _compare("ne", "not_equal", "!=", np.not_equal, ("__ne__",), ("not_equal",))
 def _logical(name: str, kind: str, ref: Any, operators: tuple[str, ...]) -> None:
     register(OpDef(
         name, f"Elementwise {kind} of bools.", ("x", "y"), elementwise_rule("b"), ref, Zero(), Scalar(lambda k, op, x, y: k.logical(kind, x, y)), samples=_bool_samples,
-        layouts="elementwise", exact=True, front=Front(f"{name}(input, other)", promote="bool", np=(name,), operator=operators)))
+        layouts="elementwise", exact=True, front=Front(f"{name}(input, other)", promote="bool", np=(name,), operator=operators, inplace=True)))
 
 
 _logical("logical_and", "and", np.logical_and, ("__and__", "__rand__"))
@@ -169,7 +170,7 @@ def _int_samples() -> Iterable[Sample]:
 def _bitwise(name: str, doc: str, ref: Any, fn: Any, kinds: str, np_names: tuple[str, ...], operators: tuple[str, ...]) -> None:
     register(OpDef(
         f"bitwise_{name}", doc, ("x", "y"), elementwise_rule(kinds), ref, Zero(), Scalar(fn), samples=_int_samples, layouts="elementwise", exact=True,
-        front=Front(f"bitwise_{name}(input, other)", promote="arith" if "b" in kinds else "number", np=np_names, operator=operators)))
+        front=Front(f"bitwise_{name}(input, other)", promote="arith" if "b" in kinds else "number", np=np_names, operator=operators, inplace=True)))
 
 
 _fn: Any
@@ -181,7 +182,18 @@ for _name, _fn in (("left", np.left_shift), ("right", np.right_shift)):
 register(OpDef(
     "logical_not", "Elementwise not of bools.", ("x",), elementwise_rule("b"), np.logical_not, Zero(), Scalar(lambda k, op, x: k.logical("xor", x, k.const(True, x))),
     samples=lambda: (Sample(s.operands[:1], name=s.name) for s in _bool_samples()), layouts="elementwise", exact=True,
-    front=Front("logical_not(input)", promote="bool", np=("logical_not",), operator=("__invert__",))))
+    front=Front("logical_not(input)", promote="bool", np=("logical_not",), inplace=True)))
+
+
+def _all_bits(dtype: Any) -> Any:
+    return True if dtype is bool_ else -1 if dtype.kind == "i" else int(np.iinfo(dtype.np).max)
+
+
+register(OpDef(
+    "bitwise_not", "Every bit of an integer turned; not of bools.", ("x",), elementwise_rule("biu"), np.invert, Zero(),
+    Scalar(lambda k, op, x: k.logical("xor", x, k.const(_all_bits(op.operands[0].type.dtype), x))),
+    samples=lambda: (Sample(s.operands[:1], name=f"{kind}{s.name}") for kind, made in (("b", _bool_samples), ("i", _int_samples)) for s in made()), layouts="elementwise",
+    exact=True, front=Front("bitwise_not(input)", promote="none", np=("invert",), operator=("__invert__",), inplace=True)))
 
 
 def _where_rule(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Sequence[TensorType]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.dtypes import as_dtype, bool_, int64
-from aotgrad_runtime.errors import AotgradDimError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, AotgradTypeError, AotgradValueError
 
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
@@ -94,6 +94,28 @@ _move("flatten", "Dims start_dim to end_dim as one.", lambda b, x, shape: b.to_s
             np_canon=lambda b, x: b.flatten(x, shape=(x.type.size,)), aliases=("ravel",)))
 
 
+def _unflatten_canon(b: Any, x: Any, dim: int, sizes: Any) -> Any:
+    at, parts = _dim_of(x, dim, "unflatten", AotgradDimError), list(_whole_sizes((sizes,)))
+    if not parts:
+        raise AotgradArgumentError("unflatten: sizes must be non-empty")
+    n, holes = x.type.shape[at], [i for i, d in enumerate(parts) if isinstance(d, int) and d == -1]
+    if len(holes) > 1:
+        raise AotgradArgumentError("only one dimension can be inferred: one of sizes may be -1")
+    known = dimlib.product(d for i, d in enumerate(parts) if i not in holes)
+    if holes:
+        parts[holes[0]] = 0 if known == 0 else dimlib.floordiv(n, known)
+    if isinstance(n, int) and isinstance(known, int) and n != dimlib.product(parts):
+        shown = [-1 if i in holes else d for i, d in enumerate(parts)]
+        raise AotgradArgumentError(f"unflatten: Provided sizes {shown} don't multiply up to the size of dim {at} ({n}) in the input tensor")
+    b.equate(n, dimlib.product(parts), "unflatten")
+    shape = b.refresh(x).type.shape
+    return b.unflatten(x, shape=(*shape[:at], *parts, *shape[at + 1:]))
+
+
+_move("unflatten", "A dim as several, of sizes that multiply up to its size (one may be -1).", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _RESHAPES,
+      Front("unflatten(input, dim, sizes)", _unflatten_canon, "none"))
+
+
 def _unsqueeze_canon(b: Any, x: Any, dim: Any) -> Any:
     rank, where = len(x.type.shape), dim if isinstance(dim, (tuple, list)) else (dim,)
     total = rank + len(where)
@@ -103,7 +125,7 @@ def _unsqueeze_canon(b: Any, x: Any, dim: Any) -> Any:
 
 
 _move("unsqueeze", "A new dim of size 1.", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _one(((2, 3), {"shape": (2, 1, 3)})),
-      Front("unsqueeze(input, dim)", _unsqueeze_canon, "none", ("expand_dims",), "expand_dims(input, dim)"))
+      Front("unsqueeze(input, dim)", _unsqueeze_canon, "none", ("expand_dims",), "expand_dims(input, dim)", inplace=True))
 
 
 def _squeeze_canon(b: Any, x: Any, dim: Any = None) -> Any:
@@ -120,7 +142,7 @@ def _np_squeeze(b: Any, x: Any, dim: Any = None) -> Any:
 
 
 _move("squeeze", "Dims of size 1 left out.", lambda b, x, shape: b.to_shape(x, shape), {"shape": REQUIRED}, _one(((2, 1, 3), {"shape": (2, 3)})),
-      Front("squeeze(input, dim=None)", _squeeze_canon, "none", ("squeeze",), np_canon=_np_squeeze))
+      Front("squeeze(input, dim=None)", _squeeze_canon, "none", ("squeeze",), np_canon=_np_squeeze, inplace=True))
 
 
 def _unexpanded(i: int, target: Sequence[Any], shape: Sequence[Any]) -> str:
@@ -147,6 +169,39 @@ def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
 _move("spread", "x broadcast to ``shape`` (torch's expand).", lambda b, x, shape: b.expand(x, shape), {"shape": REQUIRED},
       _one(((3,), {"shape": (2, 3)}), ((2, 1), {"shape": (2, 4)})),
       Front("expand(input, *sizes)", _expand_canon, "none", ("broadcast_to",), "broadcast_to(input, *sizes)", aliases=("broadcast_to",)))
+
+
+def _unexpandable(size: Sequence[Any], shape: Sequence[Any]) -> AotgradArgumentError:
+    return AotgradArgumentError(f"size {{{list(size)}}} is not expandable to size {{{list(shape)}}}.")
+
+
+def _sum_to_size_body(b: Any, x: Any, dims: Any, shape: Any) -> Any:
+    return b.to_shape(b.sum(x, dims=dims), shape)
+
+
+def _sum_to_size_canon(b: Any, x: Any, *size: Any) -> Any:
+    target, shape = _whole_sizes(size), x.type.shape
+    lead = len(shape) - len(target)
+    if lead < 0:
+        raise _unexpandable(target, shape)
+    dims = list(range(lead))
+    for i, (have, want) in enumerate(zip(shape[lead:], target), lead):
+        if isinstance(want, int) and want == 1:
+            dims += [] if isinstance(have, int) and have == 1 else [i]
+        elif isinstance(have, int) and isinstance(want, int) and have != want:
+            raise _unexpandable(target, shape)
+        else:
+            b.equate(have, want, f"sum_to_size: dim {i}")
+    if not dims:
+        return x
+    x = b.refresh(x) if x.type.dtype.kind in "fc" else b.to_dtype(x, int64)
+    kept = tuple(1 if i in dims else d for i, d in enumerate(x.type.shape))
+    return b.sum_to_size(x, dims=tuple(dims), shape=kept[lead:])
+
+
+_move("sum_to_size", "x summed over the dims in which ``size`` is 1, and over those it has not: what broadcasting ``size`` to x has as its adjoint.", _sum_to_size_body,
+      {"dims": REQUIRED, "shape": REQUIRED}, _one(((2, 3), {"dims": (1,), "shape": (2, 1)}), ((2, 3, 4), {"dims": (0, 2), "shape": (3, 1)})),
+      Front("sum_to_size(input, *size)", _sum_to_size_canon, "none", function=False))
 
 
 # ---- order of dims --------------------------------------------------------------------------------------------------------------
@@ -191,7 +246,7 @@ _PERMS = _one(((2, 3), {"perm": (1, 0)}), ((2, 3, 4), {"perm": (2, 0, 1)}))
 _move("reorder", "x with its dims in another order (torch's permute).", lambda b, x, perm: b.to_perm(x, perm), {"perm": REQUIRED}, _PERMS,
       Front("permute(input, *dims)", _permute_canon, "none", ("transpose", "permute_dims"), "transpose(input, *axes)", _np_transpose))
 _move("swap", "Two dims exchanged (torch's transpose).", lambda b, x, perm: b.to_perm(x, perm), {"perm": REQUIRED}, _PERMS,
-      Front("transpose(input, dim0, dim1)", _transpose_canon, "none", ("swapaxes",), "swapaxes(input, dim0, dim1)", aliases=("swapaxes", "swapdims")))
+      Front("transpose(input, dim0, dim1)", _transpose_canon, "none", ("swapaxes",), "swapaxes(input, dim0, dim1)", inplace=True, aliases=("swapaxes", "swapdims")))
 _move("movedim", "Dims moved to other places.", lambda b, x, perm: b.to_perm(x, perm), {"perm": REQUIRED}, _PERMS,
       Front("movedim(input, source, destination)", _movedim_canon, "none", ("moveaxis",), "moveaxis(input, source, destination)", aliases=("moveaxis",)))
 
@@ -493,7 +548,7 @@ for _name, _keep in (("tril", "le"), ("triu", "ge")):
     _move(_name, f"The {'lower' if _name == 'tril' else 'upper'} triangle; the rest is 0.", _triangle_body(_keep), {"diagonal": 0},
           _one(((3, 4), {"diagonal": 0}), ((3, 3), {"diagonal": -1})),
           Front(f"{_name}(input, diagonal=0)", _triangle_front(_name), "none", (_name,),
-                f"{_name}(input, k=0)", lambda b, x, k=0, name=_name: _triangle_front(name)(b, _as_matrix(b, x), k)))
+                f"{_name}(input, k=0)", lambda b, x, k=0, name=_name: _triangle_front(name)(b, _as_matrix(b, x), k), inplace=True))
 
 
 def _diagonal_body(b: Any, x: Any, offset: int) -> Any:
@@ -602,6 +657,18 @@ _move("clip", "x limited to [min, max]; either may be absent.", lambda b, x, min
       _one(((3, 4), {"min": -0.5, "max": 0.5})),
       Front("clamp(input, min=None, max=None)", _clip_canon, _clip_mode, ("clip",), "clip(input, min=None, max=None)",
             inplace=True, aliases=("clip",), tensors=("input", "min", "max")))
+def _limited(first: bool) -> Any:
+    def body(b: Any, x: Any, bound: Any) -> Any:
+        low, high = (bound, np.inf) if first else (-np.inf, bound)
+        return b.clamp(x, b.full_like(x, low), b.full_like(x, high))
+
+    return body
+
+
+for _name, _bound, _what in (("clamp_min", "min", "larger"), ("clamp_max", "max", "smaller")):
+    _move(_name, f"The {_what} of x and ``{_bound}``, a number or an array.", _limited(_bound == "min"), {"bound": REQUIRED},
+          _one(((3, 4), {"bound": 0.25})),
+          Front(f"{_name}(input, {_bound})", lambda b, x, bound, at=_bound: _clip_canon(b, x, **{at: bound}), _clip_mode, inplace=True, tensors=("input", _bound)))
 
 
 def _astype(b: Any, x: Any, dtype: Any) -> Any:

@@ -61,7 +61,7 @@ def _vector_dot(b: Any, x: Any, y: Any) -> Any:
 _derive("vector_dot", "Inner product of two vectors (as a NumPy function: NumPy's dot).", ("x", "y"), _matmul_body, lambda: (Sample((_x(4), _x(4) + 1.0), name="4"),),
         Front("dot(input, other)", _vector_dot, "product", ("dot",), "dot(input, other)", _np_dot))
 _derive("t", "A matrix with rows and columns exchanged; vectors stay.", ("x",), lambda b, x: b.to_perm(x, tuple(reversed(range(len(x.type.shape))))),
-        lambda: (Sample((_x(2, 3),), name="2x3"),), Front("t(input)", lambda b, x: _t(b, x), "none"))
+        lambda: (Sample((_x(2, 3),), name="2x3"),), Front("t(input)", lambda b, x: _t(b, x), "none", inplace=True))
 
 
 def _t(b: Any, x: Any) -> Any:

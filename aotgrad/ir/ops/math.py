@@ -119,14 +119,15 @@ def _round_front(b: Any, x: Any, decimals: Any = 0) -> Any:
 
 def _flat(name: str, doc: str, ref: Any, lower: Any, kinds: str = "f", keywords: str = "", **front: Any) -> None:
     register(OpDef(name, doc, ("x",), elementwise_rule(kinds), ref, Zero(), Scalar(lower), samples=float_samples(), layouts="elementwise", exact=True,
-                   front=Front(f"{name}(input{keywords})", **front)))
+                   front=Front(f"{name}(input{keywords})", inplace=True, **front)))
 
 
 _flat("sign", "-1, 0 or 1; NaN stays.", np.sign, lambda k, op, x: k.sign(x), "fiu", np=("sign",), aliases=("sgn",),
       canon=lambda b, x: b.clone(x) if x.type.dtype is bool_ and b.torch else b.sign(x))
 _flat("floor", "Largest integer not above x.", np.floor, lambda k, op, x: k.math("floor", x), canon=_whole_front("floor"), np=("floor",))
 _flat("ceil", "Smallest integer not below x.", np.ceil, lambda k, op, x: k.math("ceil", x), canon=_whole_front("ceil"), np=("ceil",))
-_flat("trunc", "x rounded towards zero.", np.trunc, lambda k, op, x: k.math("trunc", x), canon=_whole_front("trunc"), np=("trunc", "fix"))
+_flat("trunc", "x rounded towards zero.", np.trunc, lambda k, op, x: k.math("trunc", x), canon=_whole_front("trunc"), np=("trunc", "fix"),
+      aliases=("fix",))
 _flat("round", "x rounded to the nearest integer, halves to even.", np.round, lambda k, op, x: k.math("roundeven", x), canon=_round_front, np=("rint", "round", "around"),
       keywords=", *, decimals=0", np_signature="round(input, decimals=0)")
 
@@ -156,7 +157,7 @@ register(OpDef(
     "atan2", "Angle of the point (x, y).", ("y", "x"), elementwise_rule("f"), np.arctan2,
     Partials((lambda b, ins, out: _atan2_partial(b, ins[1], ins[0], ins[1]), lambda b, ins, out: b.neg(_atan2_partial(b, ins[0], ins[0], ins[1])))),
     Scalar(lambda k, op, y, x: k.math("atan2", y, x)), samples=float_samples(0.3, 2.0, 2), layouts="elementwise",
-    front=Front("atan2(input, other)", promote="float", np=("arctan2", "atan2"), aliases=("arctan2",))))
+    front=Front("atan2(input, other)", promote="float", np=("arctan2", "atan2"), inplace=True, aliases=("arctan2",))))
 
 
 def _tie_share(b: Any, wins: Any, ties: Any, like: Any) -> Any:
@@ -223,6 +224,7 @@ register(OpDef("square", "x * x.", ("x",), elementwise_rule("fiu"), None, Compos
                front=Front("square(input)", _square_front, inplace=True, np=("square",))))
 register(OpDef("reciprocal", "1 / x.", ("x",), elementwise_rule("f"), None, Composite(lambda b, x: _inverse(b, x)), samples=float_samples(avoid=(0.0,)),
                layouts="elementwise", front=Front("reciprocal(input)", _reciprocal_front, inplace=True, np=("reciprocal",))))
+_composite("frac", "What is behind the point, with the sign of x.", lambda b, x: b.sub(x, b.trunc(x)))
 _composite("rsqrt", "1 / sqrt(x).", lambda b, x: _inverse(b, b.sqrt(x)), _positive)
 register(OpDef("relu", "x where positive, else 0; derivative 0 at 0; NaN stays.", ("x",), elementwise_rule("fiu"), None,
                Composite(lambda b, x: b.where(b.le(x, b.full_like(x, 0)), b.full_like(x, 0), x)), samples=float_samples(avoid=(0.0,)), layouts="elementwise",

@@ -63,13 +63,13 @@ def _ahead(i: int, scale: float = 1.0) -> Callable[..., Any]:
     return partial
 
 
-def _binary(name: str, doc: str, ref: Any, partials: Any, lower: Any, samples: Any) -> None:
+def _binary(name: str, doc: str, ref: Any, partials: Any, lower: Any, samples: Any, inplace: bool = False) -> None:
     register(OpDef(name, doc, ("x", "y"), elementwise_rule("f"), _quiet(ref), Partials(partials), Scalar(lower), samples=samples, layouts="elementwise",
-                   front=Front(f"{name}(input, other)", promote="float", np=(name,))))
+                   front=Front(f"{name}(input, other)", promote="float", np=(name,), inplace=inplace)))
 
 
 _binary("hypot", "sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0).", np.hypot, (_leg(0), _leg(1)), lambda k, op, x, y: k.math("hypot", x, y),
-        float_samples(0.3, 2.0, 2))
+        float_samples(0.3, 2.0, 2), inplace=True)
 _binary("logaddexp", "log(e ** x + e ** y), right for all x and y.", _logaddexp_ref, (_ahead(0), _ahead(1)), _lower_logaddexp, float_samples(operands=2))
 _binary("logaddexp2", "log2(2 ** x + 2 ** y), right for all x and y.", np.logaddexp2, (_ahead(0, math.log(2)), _ahead(1, math.log(2))), _lower_logaddexp2,
         float_samples(operands=2))
@@ -82,7 +82,7 @@ def _elementwise(name: str, doc: str, operands: tuple[str, ...], body: Any, samp
 
 
 def _scaled(name: str, doc: str, factor: float, np_names: tuple[str, ...]) -> None:
-    _elementwise(name, doc, ("x",), lambda b, x: b.mul(x, _num(b, x, factor)), float_samples(), Front(f"{name}(input)", promote="float", np=np_names))
+    _elementwise(name, doc, ("x",), lambda b, x: b.mul(x, _num(b, x, factor)), float_samples(), Front(f"{name}(input)", promote="float", np=np_names, inplace=True))
 
 
 _scaled("deg2rad", "Degrees as radians.", math.pi / 180, ("deg2rad", "radians"))
@@ -149,22 +149,23 @@ def _heaviside_front(b: Any, x: Any, y: Any) -> Any:
 
 
 _elementwise("heaviside", "0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors.", ("x", "y"), _heaviside, float_samples(operands=2),
-             Front("heaviside(input, values)", _heaviside_front, np=("heaviside",)))
-_elementwise("sinc", "sin(pi x) / (pi x), 1 at 0.", ("x",), _sinc, float_samples(), Front("sinc(input)", promote="float", np=("sinc",)))
+             Front("heaviside(input, values)", _heaviside_front, np=("heaviside",), inplace=True))
+_elementwise("sinc", "sin(pi x) / (pi x), 1 at 0.", ("x",), _sinc, float_samples(), Front("sinc(input)", promote="float", np=("sinc",), inplace=True))
 _elementwise("xlogy", "x * log(y), 0 where x is 0 and y is no NaN.", ("x", "y"), _xlogy, float_samples(0.3, 2.0, 2),
-             Front("xlogy(input, other)", promote="float", np=("xlogy",)))
+             Front("xlogy(input, other)", promote="float", np=("xlogy",), inplace=True))
 _elementwise("nan_to_num", "NaN and infinities replaced by numbers.", ("x",), _nan_to_num, float_samples(),
              Front("nan_to_num(input, nan=0.0, posinf=None, neginf=None)",
                    lambda b, x, nan=0.0, posinf=None, neginf=None: b.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf) if x.type.dtype.kind == "f" else b.clone(x),
                    np=("nan_to_num",), np_signature="nan_to_num(input, copy=True, nan=0.0, posinf=None, neginf=None)",
                    np_canon=lambda b, x, copy=True, nan=0.0, posinf=None, neginf=None:
-                   b.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf) if x.type.dtype.kind == "f" else b.clone(x)), {"nan": 0.0, "posinf": None, "neginf": None})
+                   b.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf) if x.type.dtype.kind == "f" else b.clone(x), inplace=True),
+             {"nan": 0.0, "posinf": None, "neginf": None})
 _elementwise("isclose", "Whether |x - y| <= atol + rtol * |y|.", ("x", "y"), _isclose, float_samples(operands=2),
              Front("isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False)",
                    lambda b, x, y, rtol=1e-5, atol=1e-8, equal_nan=False: b.isclose(x, y, rtol=float(rtol), atol=float(atol), equal_nan=bool(equal_nan)), "float",
                    ("isclose",), method=True), {"rtol": 1e-5, "atol": 1e-8, "equal_nan": False}, bool_)
 _elementwise("lerp", "x + weight * (y - x).", ("x", "y", "w"), lambda b, x, y, w: b.add(x, b.mul(w, b.sub(y, x))), float_samples(operands=3),
-             Front("lerp(input, end, weight)", promote="arith"))
+             Front("lerp(input, end, weight)", promote="arith", inplace=True))
 
 
 def _scale(b: Any, x: Any, by: Any) -> Any:
@@ -206,7 +207,7 @@ def _add_product(name: str, rank: int) -> None:
     shape = (2,) * (rank - 2)
     register(OpDef(name, "beta * x + alpha * (y @ z).", ("x", "y", "z"), None, None, Composite(_added_product), attrs={"beta": 1, "alpha": 1},
                    samples=lambda: (Sample((_x(*shape, 3, 2), _x(*shape, 3, 4), _x(*shape, 4, 2)), {"beta": 2, "alpha": 0.5}, "3x4x2"),),
-                   front=Front(f"{name}(input, {left}, {right}, *, beta=1, alpha=1)", canon, "product")))
+                   front=Front(f"{name}(input, {left}, {right}, *, beta=1, alpha=1)", canon, "product", inplace=True)))
 
 
 _add_product("addmm", 2)
