@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import copy
 import gc
 import operator
 import pickle
 import tracemalloc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -197,6 +200,60 @@ def test_control_flow_on_values() -> None:
     total = sum((v * i if v > 0 else -v for i, v in enumerate(x, 1)), start=ag.tensor(0.0))
     total.backward()
     assert x.grad.tolist() == [1.0, -1.0]
+
+
+def _refused_shapes() -> None:
+    with contextlib.suppress(RuntimeError):
+        ag.ones(3) + ag.ones(4)
+
+
+def _refused_in_a_transform() -> None:
+    with contextlib.suppress(ValueError):
+        ag.grad(lambda x: (x + np.ones(4)).sum())(np.ones(3))
+
+
+def _refused_by_python() -> None:
+    with contextlib.suppress(TypeError):
+        ag.vmap(lambda x: x + "a")(np.ones(3))
+
+
+@pytest.mark.parametrize("step", [
+    _refused_shapes, _refused_in_a_transform, _refused_by_python, lambda: ag.vmap(lambda x: x * 2)(ag.ones(3, 2)), lambda: ag.vmap(lambda x: x.sum())(np.ones((3, 2))),
+    lambda: ag.vmap(lambda x: (x * x).sum())(ag.ones(3, 2, requires_grad=True)).sum().backward(),
+])
+def test_failed_operations_and_vmap_leave_no_cycles(step: Callable[[], Any]) -> None:
+    for _ in range(5):
+        step()
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for _ in range(50):
+            step()
+        assert len(gc.get_objects()) - before < 50
+    finally:
+        gc.enable()
+
+
+def test_what_is_raised_is_no_variable_of_the_frame() -> None:
+    """``error = ...; raise error`` makes a cycle of frame and traceback: the variable goes, in a ``finally``, or the value is never one."""
+    def own(node: ast.AST) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (ast.FunctionDef, ast.Lambda, ast.ClassDef)):
+                yield child
+                yield from own(child)
+
+    root, found = Path(ag.__file__).parents[1], []
+    for path in [*(root / "aotgrad").rglob("*.py"), *(root / "runtime").rglob("*.py")]:
+        for f in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(f, ast.FunctionDef):
+                continue
+            nodes = list(own(f))
+            gone = {n.name for n in nodes if isinstance(n, ast.ExceptHandler)} | {t.id for n in nodes if isinstance(n, ast.Delete) for t in n.targets
+                                                                                 if isinstance(t, ast.Name)}
+            kept = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {a.arg for a in f.args.args}
+            found += [f"{path.name}:{n.lineno}" for n in nodes if isinstance(n, ast.Raise) and isinstance(n.exc, ast.Name) and n.exc.id in kept - gone]
+    assert not found
 
 
 def test_memory_is_flat_over_many_steps_without_the_collector() -> None:

@@ -246,7 +246,10 @@ def _compare(check: _Check, a: Array, n: Array, i: int, k: int, outs: Sequence[A
         f"worst element: output {i} at {list(at_out)} in input {k} at {list(at_in)}: analytical {a[row, column]!s}, numerical {n[row, column]!s}, "
         f"difference {off:.3g} where {check.atol + check.rtol * abs(n[row, column]):.3g} is allowed; {int((~good).sum())} of {good.size} elements are off\n")
     error.worst = (i, k, at_out, at_in, a[row, column].item(), n[row, column].item())
-    raise error
+    try:
+        raise error
+    finally:
+        del error
 
 
 def _index(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:

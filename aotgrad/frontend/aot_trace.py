@@ -108,7 +108,10 @@ def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
     except Exception as error:
         found = explained_with_line(error)
         if found is not error:
-            raise found from None
+            try:
+                raise found from None
+            finally:
+                del found
         if unforeseen(error) and _numbers_help(f, name, declared):
             where = "" if isinstance(error, AotgradError) else f"{raised_at(error)}: "
             raise AotgradTypeError(f"{where}{error}. A function called there needs a size as a Python integer, and {', '.join(declared.symbols)} "

@@ -478,7 +478,10 @@ class State:
             found = explained_with_line(error)
             if found is error:
                 raise
-            raise found from None
+            try:
+                raise found from None
+            finally:
+                del found
         return out_tree, constants
 
     # ---- execution -------------------------------------------------------------------------------------------------------------------

@@ -78,7 +78,10 @@ def run(public: Public, arguments: dict[str, Any]) -> Any:
         found = unusable.told(public.name, [(n, arguments.get(n)) for n in public.tensors], error)
         if found is error:
             raise
-        raise found from None
+        try:
+            raise found from None
+        finally:
+            del found
 
 
 def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexError) -> AotgradIndexError:

@@ -322,7 +322,10 @@ def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> A
             better = _located(_fitting(error, b.torch), b.loc, public.name)
         if better is error:
             raise
-        raise better from None  # the chain is searched for its innermost error: that must be the one with the line
+        try:
+            raise better from None  # the chain is searched for its innermost error: that must be the one with the line
+        finally:
+            del better
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         raise _located(_unusable(public, arguments, error), b.loc, public.name) from error
 

@@ -277,7 +277,10 @@ class _Watched:
             shapes = [[*a.shape] for a in arrays] if recorder.shapes else None
             recorder.append((profiler.REGION, self.region.name, start, end, stack, shapes, profiler.new_bytes(out, arrays) if recorder.memory else 0, -1, None))
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure
         if hook is not None:
             hook(self.region, 1, end)
         return out

@@ -90,7 +90,10 @@ class Sub:
             found = explained(error)
             if found is error:
                 raise
-            raise found from error
+            try:
+                raise found from error
+            finally:
+                del found
         self.block: Block = substitute_here(self.trace.block, self.trace.replaced())
         self.lifted = [x for x, _ in self.trace.lifted.values()]
 

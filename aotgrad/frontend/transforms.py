@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import TensorType
+from aotgrad.ir import TensorType, dissolve
 from aotgrad.ir.transforms.differentiate import linearize_func
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.arrays import converted
@@ -139,7 +139,10 @@ def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     except Exception as error:
         if isinstance(error, AotgradError) or (found := explained(error)) is error:
             raise
-        raise found from None
+        try:
+            raise found from None
+        finally:
+            del found
 
 
 @told_of_arguments
@@ -345,6 +348,7 @@ def _linearize_eager(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
     primal, linear = linearize_func(sub.func(), [*(t.dtype.is_differentiable for t in types), *(False for _ in captured)])
     found = eager.apply(Program(primal, "Linearize"), [*given, *captured], cls)
     count = len(sub.block.outputs)
+    dissolve(sub.trace.block, sub.block)
     residuals, program = found[count:], Program(linear, "Linearize")
     kept = [r._data for r in residuals]
 

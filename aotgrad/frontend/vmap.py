@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir import Block, Builder, Func, TensorType, Value
+from aotgrad.ir import Block, Builder, Func, Layout, TensorType, Value, dissolve, walk
+from aotgrad.ir.hashing import structural_hash
 from aotgrad.ir.transforms.batch import batch_in_chunks, batch_into, placed, spread
 from aotgrad.ir.transforms.rewrite import decompose_block
 from aotgrad_runtime.arrays import DTYPES
-from aotgrad_runtime.dtypes import int64
+from aotgrad_runtime.dtypes import DType, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
@@ -190,7 +191,8 @@ class _Call:
             shapes, dtypes = [*shapes, (size,)], [*dtypes, int64]
         block = Block([*(TensorType(s, d) for s, d in zip(shapes, dtypes)), *(a.type for a in sub.block.args[len(given):])])
         block.outputs = self._batched(Builder(block), sub, block.args, size)
-        program = Program(Func("vmap", block), "VmapBackward0")
+        dissolve(sub.trace.block, sub.block)
+        program = _program(block)
         everything = [*given, *captured]
         if any(isinstance(x, Tensor) for x in everything):
             return tree_unflatten(sub.out_tree, eager.apply(program, everything, flavour(everything)))
@@ -236,6 +238,7 @@ class _Call:
         given = [_front(b, x, a.dim) for a, x in zip(self.arrays, ins)] + list(ins[len(self.arrays):])
         block = decompose_block(sub.block)
         outs, flags = batch_into(b, block, given, on, size) if self.chunk is None else self._chunked(b, block, given, on, size)
+        dissolve(block)
         wanted = dims_for(self.out_dims, sub.out_tree, f"{user_loc()}: vmap of {self.name}: out_dims")
         return [self._delivered(b, v, k, size, d) for v, k, d in zip(outs, flags, wanted)]
 
@@ -254,6 +257,30 @@ class _Call:
         rank = len(v.type.shape)
         at = _in_range(d, rank, f"{user_loc()}: vmap of {self.name}: out_dims")
         return b.to_perm(v, (*range(1, at + 1), 0, *range(at + 1, rank)))
+
+
+_programs: dict[str, Program] = {}
+_MOST = 256
+_PLAIN = (str, int, float, type(None), DType, TensorType, Layout)
+
+
+def _program(block: Block) -> Program:
+    """The program of a call: that of an earlier one that did the same at the same lines, whose plan and kernels are there. Objects of Python are of one call."""
+    func = Func("vmap", block)
+    if not all(_is_plain(v) for op in walk(block) for v in op.attrs.values()):
+        return Program(func, "VmapBackward0")
+    key = structural_hash(func, *(f"{op.loc} {op.loc.what}" if op.loc is not None else "" for op in walk(block)))
+    found = _programs.get(key)
+    if found is not None:
+        dissolve(block)
+        return found
+    if len(_programs) >= _MOST:
+        _programs.clear()
+    return _programs.setdefault(key, Program(func, "VmapBackward0"))
+
+
+def _is_plain(v: Any) -> bool:
+    return all(map(_is_plain, v)) if isinstance(v, tuple) else isinstance(v, _PLAIN)
 
 
 def _without(shape: Sequence[Any], d: int | None) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from . import dims, opdef
 from .builder import Builder, build
-from .core import Block, Func, Loc, Op, Value, walk
+from .core import Block, Func, Loc, Op, Value, dissolve, walk
 from .types import Layout, TensorType, tensor_type
 
-__all__ = ["Block", "Builder", "Func", "Layout", "Loc", "Op", "TensorType", "Value", "build", "dims", "opdef", "tensor_type", "walk"]
+__all__ = ["Block", "Builder", "Func", "Layout", "Loc", "Op", "TensorType", "Value", "build", "dims", "dissolve", "opdef", "tensor_type", "walk"]

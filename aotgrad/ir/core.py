@@ -128,6 +128,15 @@ class Block:
         return self.args[-1]
 
 
+def dissolve(*blocks: Block) -> None:
+    """Takes blocks apart that nobody reads any more: values and their operations refer to each other, and would wait for the garbage collector. Regions may be
+    shared with copies of the operations, and stay."""
+    for block in blocks:
+        for op in block.ops:
+            for r in op.results:
+                r.op = None
+
+
 class Func:
     """A function: ``name``, ``body``, and attributes (argument names, donated arguments, ...)."""
 
