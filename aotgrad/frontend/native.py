@@ -12,6 +12,7 @@ import numpy as np
 
 from aotgrad.ir import Func, Layout, Op, TensorType, build, dims, opdef
 from aotgrad_runtime import call
+from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.dtypes import bool_, float32, float64, int32, int64
 
 from . import images, kernels
@@ -58,12 +59,22 @@ def fused(func: Func) -> Callable[..., Any] | None:
     if len(ops) < 2 or not func.outputs or not available() or any(op.regions or op.name in _ALONE for op in ops):
         return None
     types = {v.type for op in ops for v in (*op.operands, *op.results)} | {a.type for a in func.args}
-    if any(t.rank > 2 or t.dtype not in (float64, float32, int64, int32, bool_) for t in types) or all(opdef.get(op.name).exact and op.name in _MOVES for op in ops):
+    if any(t.dtype not in (float64, float32, int64, int32, bool_) for t in types) or all(opdef.get(op.name).exact and op.name in _MOVES for op in ops):
+        return None
+    if any(opdef.get(op.name).layouts == "channels_last" for op in ops):  # their kernels are of their own
         return None
     built = kernels.build(func, func.name)
     made = call.make_callable(func.name, _miss)
     made.add_instance(built.instance(built.arg_specs(), False))
-    return made
+    return made if all(t.rank <= 2 for t in types) else functools.partial(_row_major, made)
+
+
+def _row_major(made: Callable[..., Any], *arrays: Any) -> Any:
+    """From three dims on the memory order of results follows those of operands: the kernel serves row-major ones, single elements included."""
+    for x in arrays:
+        if x.ndim > 2 and (not x.flags.c_contiguous or 1 in x.shape and x.strides != tuple([s * x.itemsize for s in mf.format_strides(x.shape)])):
+            return None
+    return made(*arrays)
 
 
 _MOVES = frozenset(("broadcast", "constant", "full", "permute", "reshape", "slice"))

@@ -87,9 +87,11 @@ class Program:
         if self._plan is None:
             self._plan = _plan(standard(expand_func(_copy(self.func))))
         self.runs += 1
+        outs = _execute(self._plan, arrays)
         if self.runs == HOT and self.view is None:
-            self._fused = native.fused(standard(expand_func(_copy(self.func))))
-        return _execute(self._plan, arrays)
+            made = native.fused(standard(expand_func(_copy(self.func))))
+            self._fused = made if made is not None and _agrees(made, arrays, outs) else None
+        return outs
 
     def _packed(self, arrays: Arrays) -> Arrays:
         """Expanded arrays, such as the cotangent of a sum, row-major where all others are: steps and kernels meet them as they are seldom made for."""
@@ -126,6 +128,14 @@ def depends(func: Func, active: Sequence[bool]) -> tuple[bool, ...] | None:
             live.update(r for r in op.results if r.type.dtype.is_differentiable)
     found = tuple([o in live for o in func.outputs])
     return None if all(on or not o.type.dtype.is_differentiable for on, o in zip(found, func.outputs)) else found
+
+
+def _agrees(made: Callable[..., Any], arrays: Arrays, outs: list[Any]) -> bool:
+    """Whether a kernel gives results that lie in memory as those of the steps do, for arrays such as these; more than that is seen to where it is made."""
+    if all(x.ndim < 3 for x in (*arrays, *outs)):
+        return True
+    found = made(*arrays)
+    return found is not None and [x.strides for x in (found if type(found) is tuple else (found,))] == [x.strides for x in outs]
 
 
 def _copy(func: Func) -> Func:
