@@ -93,6 +93,62 @@ def test_products_of_transposed_matrices_are_the_compiled_ones(dtype: Any, mkn: 
     np.testing.assert_allclose((ag.tensor(batch).transpose(1, 2) @ ag.tensor(b)).numpy(), batch.astype(np.float64).swapaxes(1, 2) @ b, **close)
 
 
+IMAGES: dict[str, Callable[[Any], Any]] = {
+    "batch_norm": lambda x: ag.nn.functional.batch_norm(x, None, None, x[0, :, 0, 0] * 0.5, x[0, :, 0, 0], True),
+    "group_norm": lambda x: ag.nn.functional.group_norm(x, 1),
+    "relu": lambda x: ag.nn.functional.relu(x) * x[:, :1],
+    "softmax": lambda x: ag.softmax(x, 1),
+    "moves": lambda x: (x.transpose(1, 2) * 2 + 1).flatten(1),
+    "means": lambda x: x - x.mean((2, 3), keepdim=True),
+}
+
+
+def _results(f: Callable[[Any], Any], x: Any) -> list[Any]:
+    """The value, its gradient and the gradient of that."""
+    y = f(x)
+    (g,) = ag.autograd.grad((y * y).sum(), [x], create_graph=True)
+    (h,) = ag.autograd.grad((g * g).sum(), [x])
+    return [v.detach() for v in (y, g, h)]
+
+
+@pytest.mark.parametrize("name, last", [pytest.param(n, last, marks=[pytest.mark.thorough] * ((i + last) % 2)) for i, n in enumerate(IMAGES) for last in (False, True)])
+def test_programs_on_images_give_the_same_bits_in_the_same_places(name: str, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row-major ones in one kernel, others step by step."""
+    made, fused = 0, native.fused
+
+    def counted(func: Any) -> Any:
+        nonlocal made
+        found = fused(func)
+        made += found is not None
+        return found
+
+    monkeypatch.setattr(native, "fused", counted)
+    monkeypatch.setattr(quick, "HOT", -1)
+    rng = np.random.default_rng(4)
+    for shape in ((2, 3, 5, 7), (3, 1, 4, 4), (4, 6, 1, 1)):
+        dispatch._programs.clear()
+        data = rng.normal(size=shape).astype(np.float32)
+        x = ag.tensor(data).to(memory_format=ag.channels_last if last else ag.contiguous_format).requires_grad_()
+        monkeypatch.setattr(program, "HOT", -1)
+        want = _results(IMAGES[name], x)
+        dispatch._programs.clear()
+        monkeypatch.setattr(program, "HOT", 1)
+        for _ in range(3):
+            found = _results(IMAGES[name], x)
+            for a, b in zip(found, want):
+                assert a.stride() == b.stride()
+                np.testing.assert_array_equal(a.numpy(), b.numpy())
+        # and the other order, which the kernel was not made for
+        other = ag.tensor(data).to(memory_format=ag.contiguous_format if last else ag.channels_last).requires_grad_()
+        found = _results(IMAGES[name], other)
+        monkeypatch.setattr(program, "HOT", -1)
+        dispatch._programs.clear()
+        for a, b in zip(found, _results(IMAGES[name], other)):
+            assert a.stride() == b.stride()
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert made
+
+
 def test_calls_that_are_short_stay_short_in_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "HOT", 2)
     x = ag.tensor(np.linspace(0.1, 1.0, 7), requires_grad=True)
