@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib.util
+import inspect
 import subprocess
 import sys
 import types
@@ -105,3 +107,17 @@ def test_a_users_program_type_checks(tmp_path: Path) -> None:
     lines = [line for line in done.stdout.splitlines() if "error:" in line]
     assert len(lines) == 2 and all(line.startswith("bad.py") for line in lines), done.stdout + done.stderr
     assert "no_such_method" in lines[0] and "assignment" in lines[1]
+
+
+def test_every_method_says_what_it_does_and_examples_run() -> None:
+    """Of the methods that are installed; operators are what Python says."""
+    silent, tried = [], 0
+    for name, made in methods.table().methods.items():
+        text = made.__doc__ if isinstance(made, property) else inspect.getdoc(made)
+        if not name.startswith("__") and not text:
+            silent.append(name)
+        if text and ">>>" in text and not isinstance(made, property):
+            result = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(text, {"ag": ag}, name, None, 0))
+            assert not result.failed, name
+            tried += result.attempted
+    assert not silent and tried >= 10

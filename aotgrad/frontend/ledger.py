@@ -209,7 +209,13 @@ def _detached(x: Any) -> Any:
 
 
 def detach_(self: Any) -> Any:
-    """Cuts this tensor from its graph, in place."""
+    """Cuts this tensor from its graph, in place: it becomes a leaf that requires no grad, with the numbers it has, and is returned. What was computed from it before
+    keeps its graph. A view raises ``RuntimeError``; ``detach()`` gives such one without a graph.
+
+    >>> y = ag.tensor([1.0, 2.0], requires_grad=True) * 3
+    >>> y.detach_().requires_grad, y.grad_fn
+    (False, None)
+    """
     x = twin(self)
     if getattr(x._extra, "how", None) != DETACHED:
         _detach_(x)

@@ -171,8 +171,16 @@ def _inplace_method(public: Public, name: str) -> Method:
             return inplace.update(self, call(public, (self, *args), kwargs), name)
 
     method.__name__ = method.__qualname__ = name
-    method.__doc__ = f"{public.op.doc} In place."
+    method.__doc__ = _in_place_doc(public)
     return method
+
+
+def _in_place_doc(public: Public) -> str:
+    if dispatch.is_view(public):
+        return (f"{public.op.doc} In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay as they are, and gradients "
+                "follow. A leaf that requires grad raises ``RuntimeError``, as does a tensor from outside in a compiled function.")
+    return (f"{public.op.doc} In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that "
+            "the dtype cannot hold (floats in integers), raises ``RuntimeError``, as does a leaf that requires grad.")
 
 
 def _fill(self: Any, value: Any) -> Any:
@@ -198,6 +206,7 @@ def _copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
 
 
 def _cast(x: Any, dtype: Any) -> Any:
+    """The tensor in another dtype, in the same shape and memory order: itself where it has that dtype already."""
     dtype = as_dtype(dtype)
     if x._dtype is dtype:
         return x
@@ -318,10 +327,65 @@ def _matrix_transpose(self: Any) -> Any:
     return run(TORCH["transpose"], {"input": self, "dim0": -1, "dim1": -2})
 
 
-def _extra_methods() -> dict[str, Any]:
-    def cast(dtype: str) -> Method:
-        return lambda self: _cast(self, dtype)
+def _where_method(self: Any, condition: Any, other: Any) -> Any:
+    """This tensor where ``condition`` (bools) holds, else ``other``: an array or a number. The three broadcast; the dtype is the common one.
 
+    >>> ag.tensor([1.0, -2.0]).where(ag.tensor([True, False]), 0.0)
+    tensor([1., 0.])
+    """
+    return run(TORCH["where"], {"condition": condition, "input": self, "other": other})
+
+
+def _cpu(self: Any) -> Any:
+    """The tensor itself: the CPU is all there is."""
+    return self
+
+
+def _view_as(self: Any, other: Any) -> Any:
+    """The same memory in the shape of ``other``, as ``view(other.shape)``: ``RuntimeError`` where sizes or strides do not allow it."""
+    return _view(self, tuple(other.shape))
+
+
+def _reshape_as(self: Any, other: Any) -> Any:
+    """The tensor in the shape of ``other``, as ``reshape(other.shape)``: a view where the strides allow it, else a copy; ``RuntimeError`` where sizes do not fit.
+
+    >>> ag.arange(4.0).reshape_as(ag.zeros(2, 2))
+    tensor([[0., 1.],
+            [2., 3.]])
+    """
+    return run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)})
+
+
+def _expand_as(self: Any, other: Any) -> Any:
+    """The tensor broadcast to the shape of ``other``, as ``expand(other.shape)``: a view; ``RuntimeError`` where it does not broadcast.
+
+    >>> ag.tensor([[1.0], [2.0]]).expand_as(ag.zeros(2, 2))
+    tensor([[1., 1.],
+            [2., 2.]])
+    """
+    return run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)})
+
+
+def _type_as(self: Any, other: Any) -> Any:
+    """The tensor in the dtype of ``other``: itself where it has that dtype already.
+
+    >>> ag.tensor([1, 2]).type_as(ag.tensor(0.5))
+    tensor([1., 2.])
+    """
+    return _cast(self, other._dtype)
+
+
+def _to_dtype(name: str, dtype: str) -> Method:
+    def convert(self: Any) -> Any:
+        return _cast(self, dtype)
+
+    convert.__name__ = convert.__qualname__ = name
+    convert.__doc__ = (f"The tensor as {dtype}, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what "
+                       "is behind the point. The gradient comes back in the dtype of the tensor.")
+    return convert
+
+
+def _extra_methods() -> dict[str, Any]:
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
         "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone,
@@ -330,18 +394,16 @@ def _extra_methods() -> dict[str, Any]:
         "grad": property(ledger.get_grad, ledger.set_grad, lambda self: ledger.set_grad(self, None), doc=ledger.get_grad.__doc__),
         "contiguous": contiguous, "to": _to, "type": _type,
         "astype": _cast,
-        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "view": _view, "cpu": lambda self: self, "positive": positive,
-        "where": lambda self, condition, other: run(TORCH["where"], {"condition": condition, "input": self, "other": other}),
+        "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "view": _view, "cpu": _cpu, "positive": positive,
+        "where": _where_method,
         "H": property(_matrix_transpose, doc="The conjugate transpose of a matrix."), "real": property(lambda self: self, doc="The real part."),
-        "view_as": lambda self, other: _view(self, tuple(other.shape)),
-        "reshape_as": lambda self, other: run(TORCH["reshape"], {"input": self, "shape": (tuple(other.shape),)}),
-        "expand_as": lambda self, other: run(TORCH["expand"], {"input": self, "sizes": (tuple(other.shape),)}),
-        "type_as": lambda self, other: _cast(self, other._dtype), "masked_select": _masked_select, "allclose": allclose, "equal": equal, "is_nonzero": is_nonzero,
+        "view_as": _view_as, "reshape_as": _reshape_as, "expand_as": _expand_as, "type_as": _type_as, "masked_select": _masked_select,
+        "allclose": allclose, "equal": equal, "is_nonzero": is_nonzero,
         "is_same_size": is_same_size, "diff": PUBLIC["diff"],
         "new_zeros": _new("new_zeros", 0), "new_ones": _new("new_ones", 1), "new_empty": _new("new_empty", 0), "new_tensor": _new_tensor,
-        "new_full": lambda self, size, fill_value, **kw: _new("new_full", fill_value)(self, size, **kw),
+        "new_full": _new_full,
     }
-    out.update((name, cast(dtype)) for name, dtype in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"),
+    out.update((name, _to_dtype(name, dtype)) for name, dtype in (("half", "float16"), ("float", "float32"), ("double", "float64"), ("int", "int32"), ("long", "int64"),
         ("short", "int16"), ("bool", "bool"), ("bfloat16", "bfloat16"), ("byte", "uint8"), ("char", "int8"),
         ("cfloat", "complex64"), ("cdouble", "complex128")))
     return out
@@ -351,10 +413,32 @@ def _new(name: str, value: Any) -> Method:
     def make(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
         return factories.filled(name, factories.shape_of(size, name), value, dtype or self._dtype, requires_grad)
 
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"""A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with {value}, of this tensor's dtype where ``dtype`` does
+    not say another. It is no part of this tensor's graph. ``requires_grad`` of a dtype that is no float, and a negative size, raise ``RuntimeError``.
+
+    >>> ag.tensor([1.5, 2.5], dtype=ag.float64).{name}(2, 1)
+    tensor([[{value}.],
+            [{value}.]], dtype=aotgrad.float64)
+    """
     return make
 
 
+def _new_full(self: Any, size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """A fresh tensor of shape ``size``, filled with ``fill_value``, of this tensor's dtype where ``dtype`` does not say another; the rest as ``new_zeros``.
+
+    >>> ag.tensor([1, 2]).new_full((2,), 7)
+    tensor([7, 7])
+    """
+    return factories.filled("new_full", factories.shape_of((size,), "new_full"), fill_value, dtype or self._dtype, requires_grad)
+
+
 def _new_tensor(self: Any, data: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
+    """A fresh tensor with a copy of ``data`` (numbers, lists of them, an array), of this tensor's dtype where ``dtype`` does not say another.
+
+    >>> ag.tensor([1.5]).new_tensor([1, 2])
+    tensor([1., 2.])
+    """
     return factories.tensor(data, dtype=dtype or self._dtype, requires_grad=requires_grad)
 
 
@@ -508,7 +592,7 @@ def _in_place_function(public: Public, name: str) -> Method:
 
     fn.__name__ = fn.__qualname__ = name
     fn.__module__ = "aotgrad"
-    fn.__doc__, fn.__signature__ = f"{public.op.doc} In place.", public.signature  # type: ignore[attr-defined]
+    fn.__doc__, fn.__signature__ = _in_place_doc(public), public.signature  # type: ignore[attr-defined]
     return fn
 
 

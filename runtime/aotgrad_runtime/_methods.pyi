@@ -71,35 +71,35 @@ class TensorMethods:
     def abs(self) -> Tensor:
         """|x|; its derivative at 0 is 0."""
     def abs_(self) -> Tensor:
-        """|x|; its derivative at 0 is 0. In place."""
+        """|x|; its derivative at 0 is 0. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def absolute(self) -> Tensor:
         """|x|; its derivative at 0 is 0."""
     def absolute_(self) -> Tensor:
-        """|x|; its derivative at 0 is 0. In place."""
+        """|x|; its derivative at 0 is 0. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def acos(self) -> Tensor:
         """Arccosine."""
     def acos_(self) -> Tensor:
-        """Arccosine. In place."""
+        """Arccosine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that ..."""
     def acosh(self) -> Tensor:
         """Inverse hyperbolic cosine."""
     def acosh_(self) -> Tensor:
-        """Inverse hyperbolic cosine. In place."""
+        """Inverse hyperbolic cosine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def add(self, other: Operand, *, alpha: _float = ...) -> Tensor:
         """x + y."""
     def add_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
-        """x + y. In place."""
+        """x + y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def addcdiv(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
         """x + value * y / z."""
     def addcdiv_(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
-        """x + value * y / z. In place."""
+        """x + value * y / z. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def addcmul(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
         """x + value * y * z."""
     def addcmul_(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
-        """x + value * y * z. In place."""
+        """x + value * y * z. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def addmm(self, mat1: Operand, mat2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
         """beta * x + alpha * (y @ z)."""
     def addmm_(self, mat1: Operand, mat2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
-        """beta * x + alpha * (y @ z). In place."""
+        """beta * x + alpha * (y @ z). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
     def all(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Logical and over ``dims``."""
     def allclose(self, other: Operand, rtol: _float = ..., atol: _float = ..., equal_nan: _bool = ...) -> _bool:
@@ -113,31 +113,31 @@ class TensorMethods:
     def arccos(self) -> Tensor:
         """Arccosine."""
     def arccos_(self) -> Tensor:
-        """Arccosine. In place."""
+        """Arccosine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that ..."""
     def arccosh(self) -> Tensor:
         """Inverse hyperbolic cosine."""
     def arccosh_(self) -> Tensor:
-        """Inverse hyperbolic cosine. In place."""
+        """Inverse hyperbolic cosine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def arcsin(self) -> Tensor:
         """Arcsine."""
     def arcsin_(self) -> Tensor:
-        """Arcsine. In place."""
+        """Arcsine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that ..."""
     def arcsinh(self) -> Tensor:
         """Inverse hyperbolic sine."""
     def arcsinh_(self) -> Tensor:
-        """Inverse hyperbolic sine. In place."""
+        """Inverse hyperbolic sine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def arctan(self) -> Tensor:
         """Arctangent."""
     def arctan2(self, other: Operand) -> Tensor:
         """Angle of the point (x, y)."""
     def arctan2_(self, other: Operand) -> Tensor:
-        """Angle of the point (x, y). In place."""
+        """Angle of the point (x, y). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def arctan_(self) -> Tensor:
-        """Arctangent. In place."""
+        """Arctangent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that ..."""
     def arctanh(self) -> Tensor:
         """Inverse hyperbolic tangent."""
     def arctanh_(self) -> Tensor:
-        """Inverse hyperbolic tangent. In place."""
+        """Inverse hyperbolic tangent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
     def argmax(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Index of the first extremum along ``dim``; the first NaN wins."""
     def argmin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
@@ -145,12 +145,13 @@ class TensorMethods:
     def asin(self) -> Tensor:
         """Arcsine."""
     def asin_(self) -> Tensor:
-        """Arcsine. In place."""
+        """Arcsine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that ..."""
     def asinh(self) -> Tensor:
         """Inverse hyperbolic sine."""
     def asinh_(self) -> Tensor:
-        """Inverse hyperbolic sine. In place."""
-    def astype(self, dtype: Any) -> Tensor: ...
+        """Inverse hyperbolic sine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
+    def astype(self, dtype: Any) -> Tensor:
+        """The tensor in another dtype, in the same shape and memory order: itself where it has that dtype already."""
     @property
     def at(self) -> Any:
         """``x.at[i].set(v)`` and its kin: updated copies."""
@@ -159,77 +160,83 @@ class TensorMethods:
     def atan2(self, other: Operand) -> Tensor:
         """Angle of the point (x, y)."""
     def atan2_(self, other: Operand) -> Tensor:
-        """Angle of the point (x, y). In place."""
+        """Angle of the point (x, y). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def atan_(self) -> Tensor:
-        """Arctangent. In place."""
+        """Arctangent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that ..."""
     def atanh(self) -> Tensor:
         """Inverse hyperbolic tangent."""
     def atanh_(self) -> Tensor:
-        """Inverse hyperbolic tangent. In place."""
+        """Inverse hyperbolic tangent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
     def baddbmm(self, batch1: Operand, batch2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
         """beta * x + alpha * (y @ z)."""
     def baddbmm_(self, batch1: Operand, batch2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
-        """beta * x + alpha * (y @ z). In place."""
-    def bfloat16(self) -> Tensor: ...
+        """beta * x + alpha * (y @ z). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
+    def bfloat16(self) -> Tensor:
+        """The tensor as bfloat16, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def bitwise_and(self, other: Operand) -> Tensor:
         """Bitwise and of integers or bools."""
     def bitwise_and_(self, other: Operand) -> Tensor:
-        """Bitwise and of integers or bools. In place."""
+        """Bitwise and of integers or bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def bitwise_left_shift(self, other: Operand) -> Tensor:
         """Bits of x moved left by y places."""
     def bitwise_left_shift_(self, other: Operand) -> Tensor:
-        """Bits of x moved left by y places. In place."""
+        """Bits of x moved left by y places. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def bitwise_not(self) -> Tensor:
         """Every bit of an integer turned; not of bools."""
     def bitwise_not_(self) -> Tensor:
-        """Every bit of an integer turned; not of bools. In place."""
+        """Every bit of an integer turned; not of bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result ..."""
     def bitwise_or(self, other: Operand) -> Tensor:
         """Bitwise or of integers or bools."""
     def bitwise_or_(self, other: Operand) -> Tensor:
-        """Bitwise or of integers or bools. In place."""
+        """Bitwise or of integers or bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def bitwise_right_shift(self, other: Operand) -> Tensor:
         """Bits of x moved right by y places."""
     def bitwise_right_shift_(self, other: Operand) -> Tensor:
-        """Bits of x moved right by y places. In place."""
+        """Bits of x moved right by y places. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def bitwise_xor(self, other: Operand) -> Tensor:
         """Bitwise xor of integers or bools."""
     def bitwise_xor_(self, other: Operand) -> Tensor:
-        """Bitwise xor of integers or bools. In place."""
+        """Bitwise xor of integers or bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def bmm(self, other: Operand) -> Tensor:
         """Batched matrix product."""
-    def bool(self) -> Tensor: ...
+    def bool(self) -> Tensor:
+        """The tensor as bool, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def broadcast_to(self, *sizes: Any) -> Tensor:
         """x broadcast to ``shape`` (torch's expand)."""
-    def byte(self) -> Tensor: ...
+    def byte(self) -> Tensor:
+        """The tensor as uint8, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def cbrt(self) -> Tensor:
         """Real cube root; its derivative at 0 is inf when nothing masks it."""
     def cbrt_(self) -> Tensor:
-        """Real cube root; its derivative at 0 is inf when nothing masks it. In place."""
-    def cdouble(self) -> Tensor: ...
+        """Real cube root; its derivative at 0 is inf when nothing masks it. In place: the result is written into the tensor, which is returned. Shape and ..."""
+    def cdouble(self) -> Tensor:
+        """The tensor as complex128, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what ..."""
     def ceil(self) -> Tensor:
         """Smallest integer not below x."""
     def ceil_(self) -> Tensor:
-        """Smallest integer not below x. In place."""
-    def cfloat(self) -> Tensor: ...
-    def char(self) -> Tensor: ...
+        """Smallest integer not below x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
+    def cfloat(self) -> Tensor:
+        """The tensor as complex64, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def char(self) -> Tensor:
+        """The tensor as int8, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """About equal pieces along ``dim``."""
     def clamp(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
         """x limited to [min, max]; either may be absent."""
     def clamp_(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
-        """x limited to [min, max]; either may be absent. In place."""
+        """x limited to [min, max]; either may be absent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result ..."""
     def clamp_max(self, max: Operand) -> Tensor:
         """The smaller of x and ``max``, a number or an array."""
     def clamp_max_(self, max: Operand) -> Tensor:
-        """The smaller of x and ``max``, a number or an array. In place."""
+        """The smaller of x and ``max``, a number or an array. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a ..."""
     def clamp_min(self, min: Operand) -> Tensor:
         """The larger of x and ``min``, a number or an array."""
     def clamp_min_(self, min: Operand) -> Tensor:
-        """The larger of x and ``min``, a number or an array. In place."""
+        """The larger of x and ``min``, a number or an array. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a ..."""
     def clip(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
         """x limited to [min, max]; either may be absent."""
     def clip_(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
-        """x limited to [min, max]; either may be absent. In place."""
+        """x limited to [min, max]; either may be absent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result ..."""
     def clone(self, *, memory_format: Any = ...) -> Tensor:
         """A copy, recorded."""
     def contiguous(self, memory_format: Any = ...) -> Tensor:
@@ -239,28 +246,29 @@ class TensorMethods:
     def cos(self) -> Tensor:
         """Cosine, for arguments of any size."""
     def cos_(self) -> Tensor:
-        """Cosine, for arguments of any size. In place."""
+        """Cosine, for arguments of any size. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def cosh(self) -> Tensor:
         """Hyperbolic cosine."""
     def cosh_(self) -> Tensor:
-        """Hyperbolic cosine. In place."""
+        """Hyperbolic cosine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def count_nonzero(self, dim: Any = ...) -> Tensor:
         """How many elements are not 0."""
-    def cpu(self) -> Tensor: ...
+    def cpu(self) -> Tensor:
+        """The tensor itself: the CPU is all there is."""
     def cross(self, other: Operand, dim: Any = ...) -> Tensor:
         """Vector product along ``dim`` of size 3."""
     def cumprod(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
         """Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end."""
     def cumprod_(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
-        """Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place."""
+        """Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place: the result is written into ..."""
     def cumsum(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
         """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end."""
     def cumsum_(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
-        """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place."""
+        """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place: the result is written into the ..."""
     def deg2rad(self) -> Tensor:
         """Degrees as radians."""
     def deg2rad_(self) -> Tensor:
-        """Degrees as radians. In place."""
+        """Degrees as radians. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def diag(self, diagonal: _int = ...) -> Tensor:
         """The diagonal of a matrix, or the matrix of a diagonal."""
     def diag_embed(self, offset: _int = ...) -> Tensor:
@@ -272,66 +280,69 @@ class TensorMethods:
     def div(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
         """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'."""
     def div_(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
-        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place."""
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place: the result is written into the tensor, which is returned. Shape ..."""
     def divide(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
         """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'."""
     def divide_(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
-        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place."""
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place: the result is written into the tensor, which is returned. Shape ..."""
     def dot(self, other: Operand) -> Tensor:
         """Inner product of two vectors (as a NumPy function: NumPy's dot)."""
-    def double(self) -> Tensor: ...
+    def double(self) -> Tensor:
+        """The tensor as float64, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def eq(self, other: Operand) -> Tensor:
         """x == y, elementwise."""
     def eq_(self, other: Operand) -> Tensor:
-        """x == y, elementwise. In place."""
+        """x == y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def equal(self, other: Operand) -> _bool:
         """Whether shapes and all elements are equal."""
     def erf(self) -> Tensor:
         """Error function."""
     def erf_(self) -> Tensor:
-        """Error function. In place."""
+        """Error function. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind ..."""
     def erfc(self) -> Tensor:
         """Complementary error function."""
     def erfc_(self) -> Tensor:
-        """Complementary error function. In place."""
+        """Complementary error function. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
     def exp(self) -> Tensor:
         """e ** x."""
     def exp2(self) -> Tensor:
         """2 ** x."""
     def exp2_(self) -> Tensor:
-        """2 ** x. In place."""
+        """2 ** x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def exp_(self) -> Tensor:
-        """e ** x. In place."""
+        """e ** x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def expand(self, *sizes: Any) -> Tensor:
         """x broadcast to ``shape`` (torch's expand)."""
-    def expand_as(self, other: Operand) -> Tensor: ...
+    def expand_as(self, other: Operand) -> Tensor:
+        """The tensor broadcast to the shape of ``other``, as ``expand(other.shape)``: a view; ``RuntimeError`` where it does not broadcast."""
     def expit(self) -> Tensor:
         """1 / (1 + e ** -x)."""
     def expit_(self) -> Tensor:
-        """1 / (1 + e ** -x). In place."""
+        """1 / (1 + e ** -x). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def expm1(self) -> Tensor:
         """e ** x - 1, right for small x."""
     def expm1_(self) -> Tensor:
-        """e ** x - 1, right for small x. In place."""
+        """e ** x - 1, right for small x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def fill_(self, value: Operand) -> Tensor:
         """Every element becomes ``value`` (a number or 0-d tensor). In place."""
     def fix(self) -> Tensor:
         """x rounded towards zero."""
     def fix_(self) -> Tensor:
-        """x rounded towards zero. In place."""
+        """x rounded towards zero. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of ..."""
     def flatten(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor:
         """Dims start_dim to end_dim as one."""
     def flip(self, dims: Any) -> Tensor:
         """Elements in reverse order along ``dims``."""
-    def float(self) -> Tensor: ...
+    def float(self) -> Tensor:
+        """The tensor as float32, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def floor(self) -> Tensor:
         """Largest integer not above x."""
     def floor_(self) -> Tensor:
-        """Largest integer not above x. In place."""
+        """Largest integer not above x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
     def floor_divide(self, other: Operand) -> Tensor:
         """The largest integer not above x / y. ``checked``: integers divided by 0 are an error."""
     def floor_divide_(self, other: Operand) -> Tensor:
-        """The largest integer not above x / y. ``checked``: integers divided by 0 are an error. In place."""
+        """The largest integer not above x / y. ``checked``: integers divided by 0 are an error. In place: the result is written into the tensor, which is ..."""
     def fmax(self, other: Operand) -> Tensor:
         """The maximum of x and y; a number wins over NaN."""
     def fmin(self, other: Operand) -> Tensor:
@@ -339,49 +350,51 @@ class TensorMethods:
     def fmod(self, other: Operand) -> Tensor:
         """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error."""
     def fmod_(self, other: Operand) -> Tensor:
-        """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error. In place."""
+        """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error. In place: the result is written into the tensor, ..."""
     def frac(self) -> Tensor:
         """What is behind the point, with the sign of x."""
     def frac_(self) -> Tensor:
-        """What is behind the point, with the sign of x. In place."""
+        """What is behind the point, with the sign of x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result ..."""
     def gather(self, dim: Any, index: Operand) -> Tensor:
         """Elements of x at ``index`` along ``dim``, the other places as in ``index``."""
     def ge(self, other: Operand) -> Tensor:
         """x >= y, elementwise."""
     def ge_(self, other: Operand) -> Tensor:
-        """x >= y, elementwise. In place."""
+        """x >= y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def ger(self, vec2: Operand) -> Tensor:
         """All products of elements of two vectors."""
     def greater(self, other: Operand) -> Tensor:
         """x > y, elementwise."""
     def greater_(self, other: Operand) -> Tensor:
-        """x > y, elementwise. In place."""
+        """x > y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def greater_equal(self, other: Operand) -> Tensor:
         """x >= y, elementwise."""
     def greater_equal_(self, other: Operand) -> Tensor:
-        """x >= y, elementwise. In place."""
+        """x >= y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def gt(self, other: Operand) -> Tensor:
         """x > y, elementwise."""
     def gt_(self, other: Operand) -> Tensor:
-        """x > y, elementwise. In place."""
-    def half(self) -> Tensor: ...
+        """x > y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
+    def half(self) -> Tensor:
+        """The tensor as float16, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def heaviside(self, values: Operand) -> Tensor:
         """0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors."""
     def heaviside_(self, values: Operand) -> Tensor:
-        """0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors. In place."""
+        """0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors. In place: the result is written into the tensor, which is returned. ..."""
     def hypot(self, other: Operand) -> Tensor:
         """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0)."""
     def hypot_(self, other: Operand) -> Tensor:
-        """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0). In place."""
+        """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0). In place: the result is written into the tensor, which is returned. Shape ..."""
     def index_add(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
         """x with slices of source added along ``dim``, at the places of ``index``."""
     def index_add_(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
-        """x with slices of source added along ``dim``, at the places of ``index``. In place."""
+        """x with slices of source added along ``dim``, at the places of ``index``. In place: the result is written into the tensor, which is returned. Shape ..."""
     def index_select(self, dim: Any, index: Operand) -> Tensor:
         """Slices of x along ``dim``, at the places of ``index``."""
     def inner(self, other: Operand) -> Tensor:
         """Inner product of two vectors (torch's dot)."""
-    def int(self) -> Tensor: ...
+    def int(self) -> Tensor:
+        """The tensor as int32, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def is_nonzero(self) -> _bool:
         """Whether a tensor of one element holds another number than 0; of more or fewer elements that is an error."""
     def is_same_size(self, other: Operand) -> _bool:
@@ -399,35 +412,35 @@ class TensorMethods:
     def le(self, other: Operand) -> Tensor:
         """x <= y, elementwise."""
     def le_(self, other: Operand) -> Tensor:
-        """x <= y, elementwise. In place."""
+        """x <= y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def lerp(self, end: Operand, weight: Operand) -> Tensor:
         """x + weight * (y - x)."""
     def lerp_(self, end: Operand, weight: Operand) -> Tensor:
-        """x + weight * (y - x). In place."""
+        """x + weight * (y - x). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def less(self, other: Operand) -> Tensor:
         """x < y, elementwise."""
     def less_(self, other: Operand) -> Tensor:
-        """x < y, elementwise. In place."""
+        """x < y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def less_equal(self, other: Operand) -> Tensor:
         """x <= y, elementwise."""
     def less_equal_(self, other: Operand) -> Tensor:
-        """x <= y, elementwise. In place."""
+        """x <= y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def log(self) -> Tensor:
         """Natural logarithm."""
     def log10(self) -> Tensor:
         """Logarithm to base 10."""
     def log10_(self) -> Tensor:
-        """Logarithm to base 10. In place."""
+        """Logarithm to base 10. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def log1p(self) -> Tensor:
         """log(1 + x), right for small x."""
     def log1p_(self) -> Tensor:
-        """log(1 + x), right for small x. In place."""
+        """log(1 + x), right for small x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def log2(self) -> Tensor:
         """Logarithm to base 2."""
     def log2_(self) -> Tensor:
-        """Logarithm to base 2. In place."""
+        """Logarithm to base 2. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def log_(self) -> Tensor:
-        """Natural logarithm. In place."""
+        """Natural logarithm. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def log_softmax(self, dim: Any = ..., dtype: Any = ...) -> Tensor:
         """x - logsumexp(x) along ``dim``."""
     def logaddexp(self, other: Operand) -> Tensor:
@@ -437,33 +450,34 @@ class TensorMethods:
     def logical_and(self, other: Operand) -> Tensor:
         """Elementwise and of bools."""
     def logical_and_(self, other: Operand) -> Tensor:
-        """Elementwise and of bools. In place."""
+        """Elementwise and of bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def logical_not(self) -> Tensor:
         """Elementwise not of bools."""
     def logical_not_(self) -> Tensor:
-        """Elementwise not of bools. In place."""
+        """Elementwise not of bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def logical_or(self, other: Operand) -> Tensor:
         """Elementwise or of bools."""
     def logical_or_(self, other: Operand) -> Tensor:
-        """Elementwise or of bools. In place."""
+        """Elementwise or of bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def logical_xor(self, other: Operand) -> Tensor:
         """Elementwise xor of bools."""
     def logical_xor_(self, other: Operand) -> Tensor:
-        """Elementwise xor of bools. In place."""
+        """Elementwise xor of bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
     def logsumexp(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """log of the sum of exponentials; all -inf gives -inf with gradient 0."""
-    def long(self) -> Tensor: ...
+    def long(self) -> Tensor:
+        """The tensor as int64, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def lt(self, other: Operand) -> Tensor:
         """x < y, elementwise."""
     def lt_(self, other: Operand) -> Tensor:
-        """x < y, elementwise. In place."""
+        """x < y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     @property
     def mT(self) -> Tensor:
         """The last two dims exchanged."""
     def masked_fill(self, mask: Operand, value: Operand) -> Tensor:
         """x with ``value`` where the mask holds."""
     def masked_fill_(self, mask: Operand, value: Operand) -> Tensor:
-        """x with ``value`` where the mask holds. In place."""
+        """x with ``value`` where the mask holds. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of ..."""
     def masked_select(self, mask: Any) -> Tensor:
         """The elements where ``mask`` holds, as a vector; the two broadcast."""
     def matmul(self, other: Operand) -> Tensor:
@@ -487,36 +501,41 @@ class TensorMethods:
     def mul(self, other: Operand) -> Tensor:
         """x * y."""
     def mul_(self, other: Operand) -> Tensor:
-        """x * y. In place."""
+        """x * y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def multiply(self, other: Operand) -> Tensor:
         """x * y."""
     def multiply_(self, other: Operand) -> Tensor:
-        """x * y. In place."""
+        """x * y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def mv(self, other: Operand) -> Tensor:
         """Matrix times vector."""
     def nan_to_num(self, nan: _float = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
         """NaN and infinities replaced by numbers."""
     def nan_to_num_(self, nan: _float = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
-        """NaN and infinities replaced by numbers. In place."""
+        """NaN and infinities replaced by numbers. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of ..."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
         """``length`` elements from ``start`` along ``dim``."""
     def ne(self, other: Operand) -> Tensor:
         """x != y, elementwise."""
     def ne_(self, other: Operand) -> Tensor:
-        """x != y, elementwise. In place."""
+        """x != y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def neg(self) -> Tensor:
         """-x."""
     def neg_(self) -> Tensor:
-        """-x. In place."""
+        """-x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def negative(self) -> Tensor:
         """-x."""
     def negative_(self) -> Tensor:
-        """-x. In place."""
-    def new_empty(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor: ...
-    def new_full(self, size: Any, fill_value: Any, **kw: Any) -> Tensor: ...
-    def new_ones(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor: ...
-    def new_tensor(self, data: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor: ...
-    def new_zeros(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor: ...
+        """-x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
+    def new_empty(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+        """A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with 0, of this tensor's dtype where ``dtype`` does not say ..."""
+    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+        """A fresh tensor of shape ``size``, filled with ``fill_value``, of this tensor's dtype where ``dtype`` does not say another; the rest as ``new_zeros``."""
+    def new_ones(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+        """A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with 1, of this tensor's dtype where ``dtype`` does not say ..."""
+    def new_tensor(self, data: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+        """A fresh tensor with a copy of ``data`` (numbers, lists of them, an array), of this tensor's dtype where ``dtype`` does not say another."""
+    def new_zeros(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+        """A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with 0, of this tensor's dtype where ``dtype`` does not say ..."""
     def nonzero(self, as_tuple: _bool = ...) -> Any:
         """Places of the elements that are not 0: one row each, or one tensor per dim."""
     def norm(self, p: str = ..., dim: Any = ..., keepdim: _bool = ..., dtype: Any = ...) -> Tensor:
@@ -524,7 +543,7 @@ class TensorMethods:
     def not_equal(self, other: Operand) -> Tensor:
         """x != y, elementwise."""
     def not_equal_(self, other: Operand) -> Tensor:
-        """x != y, elementwise. In place."""
+        """x != y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def outer(self, vec2: Operand) -> Tensor:
         """All products of elements of two vectors."""
     def permute(self, *dims: Any) -> Tensor:
@@ -534,13 +553,13 @@ class TensorMethods:
     def pow(self, exponent: Operand) -> Tensor:
         """x ** y."""
     def pow_(self, exponent: Operand) -> Tensor:
-        """x ** y. In place."""
+        """x ** y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Product over ``dims``."""
     def rad2deg(self) -> Tensor:
         """Radians as degrees."""
     def rad2deg_(self) -> Tensor:
-        """Radians as degrees. In place."""
+        """Radians as degrees. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def ravel(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor:
         """Dims start_dim to end_dim as one."""
     @property
@@ -549,97 +568,99 @@ class TensorMethods:
     def reciprocal(self) -> Tensor:
         """1 / x."""
     def reciprocal_(self) -> Tensor:
-        """1 / x. In place."""
+        """1 / x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def relu(self) -> Tensor:
         """x where positive, else 0; derivative 0 at 0; NaN stays."""
     def relu_(self) -> Tensor:
-        """x where positive, else 0; derivative 0 at 0; NaN stays. In place."""
+        """x where positive, else 0; derivative 0 at 0; NaN stays. In place: the result is written into the tensor, which is returned. Shape and dtype stay: ..."""
     def remainder(self, other: Operand) -> Tensor:
         """x - floor(x / y) * y: the sign is the divisor's, as in Python. ``checked``: integers divided by 0 are an error."""
     def remainder_(self, other: Operand) -> Tensor:
-        """x - floor(x / y) * y: the sign is the divisor's, as in Python. ``checked``: integers divided by 0 are an error. In place."""
+        """x - floor(x / y) * y: the sign is the divisor's, as in Python. ``checked``: integers divided by 0 are an error. In place: the result is written ..."""
     def repeat(self, *dims: Any) -> Tensor:
         """x repeated ``reps`` times along each dim."""
     def repeat_interleave(self, repeats: Any, dim: Any = ...) -> Tensor:
         """Each element repeated along ``dim``."""
     def reshape(self, *shape: Any) -> Tensor:
         """x with another shape."""
-    def reshape_as(self, other: Operand) -> Tensor: ...
+    def reshape_as(self, other: Operand) -> Tensor:
+        """The tensor in the shape of ``other``, as ``reshape(other.shape)``: a view where the strides allow it, else a copy; ``RuntimeError`` where sizes do ..."""
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
         """Elements shifted along ``dims``, coming back at the other end."""
     def round(self, *, decimals: _int = ...) -> Tensor:
         """x rounded to the nearest integer, halves to even."""
     def round_(self, *, decimals: _int = ...) -> Tensor:
-        """x rounded to the nearest integer, halves to even. In place."""
+        """x rounded to the nearest integer, halves to even. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a ..."""
     def rsqrt(self) -> Tensor:
         """1 / sqrt(x)."""
     def rsqrt_(self) -> Tensor:
-        """1 / sqrt(x). In place."""
+        """1 / sqrt(x). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind ..."""
     def scatter(self, dim: Any, index: Operand, src: Operand) -> Tensor:
         """x with src written at ``index`` along ``dim``."""
     def scatter_(self, dim: Any, index: Operand, src: Operand) -> Tensor:
-        """x with src written at ``index`` along ``dim``. In place."""
+        """x with src written at ``index`` along ``dim``. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result ..."""
     def scatter_add(self, dim: Any, index: Operand, src: Operand) -> Tensor:
         """x with src added at ``index`` along ``dim``."""
     def scatter_add_(self, dim: Any, index: Operand, src: Operand) -> Tensor:
-        """x with src added at ``index`` along ``dim``. In place."""
+        """x with src added at ``index`` along ``dim``. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of ..."""
     def select(self, dim: Any, index: Any) -> Tensor:
         """The slice at ``index`` along ``dim``, without that dim."""
     def sgn(self) -> Tensor:
         """-1, 0 or 1; NaN stays."""
     def sgn_(self) -> Tensor:
-        """-1, 0 or 1; NaN stays. In place."""
-    def short(self) -> Tensor: ...
+        """-1, 0 or 1; NaN stays. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of ..."""
+    def short(self) -> Tensor:
+        """The tensor as int16, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
     def sigmoid(self) -> Tensor:
         """1 / (1 + e ** -x)."""
     def sigmoid_(self) -> Tensor:
-        """1 / (1 + e ** -x). In place."""
+        """1 / (1 + e ** -x). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def sign(self) -> Tensor:
         """-1, 0 or 1; NaN stays."""
     def sign_(self) -> Tensor:
-        """-1, 0 or 1; NaN stays. In place."""
+        """-1, 0 or 1; NaN stays. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of ..."""
     def sin(self) -> Tensor:
         """Sine, for arguments of any size."""
     def sin_(self) -> Tensor:
-        """Sine, for arguments of any size. In place."""
+        """Sine, for arguments of any size. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def sinc(self) -> Tensor:
         """sin(pi x) / (pi x), 1 at 0."""
     def sinc_(self) -> Tensor:
-        """sin(pi x) / (pi x), 1 at 0. In place."""
+        """sin(pi x) / (pi x), 1 at 0. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
     def sinh(self) -> Tensor:
         """Hyperbolic sine."""
     def sinh_(self) -> Tensor:
-        """Hyperbolic sine. In place."""
+        """Hyperbolic sine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind ..."""
     def softmax(self, dim: Any = ..., dtype: Any = ...) -> Tensor:
         """exp(x) / sum(exp(x)) along ``dim``."""
     def softplus(self) -> Tensor:
         """log(1 + e ** x), right for all x."""
     def softplus_(self) -> Tensor:
-        """log(1 + e ** x), right for all x. In place."""
+        """log(1 + e ** x), right for all x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def split(self, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Pieces along ``dim``."""
     def sqrt(self) -> Tensor:
         """Square root; its derivative at 0 is inf when nothing masks it."""
     def sqrt_(self) -> Tensor:
-        """Square root; its derivative at 0 is inf when nothing masks it. In place."""
+        """Square root; its derivative at 0 is inf when nothing masks it. In place: the result is written into the tensor, which is returned. Shape and dtype ..."""
     def square(self) -> Tensor:
         """x * x."""
     def square_(self) -> Tensor:
-        """x * x. In place."""
+        """x * x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def squeeze(self, dim: Any = ...) -> Tensor:
         """Dims of size 1 left out."""
     def squeeze_(self, dim: Any = ...) -> Tensor:
-        """Dims of size 1 left out. In place."""
+        """Dims of size 1 left out. In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay as they are, ..."""
     def std(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Square root of the variance; derivative 0 at its kink."""
     def sub(self, other: Operand, *, alpha: _float = ...) -> Tensor:
         """x - y."""
     def sub_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
-        """x - y. In place."""
+        """x - y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def subtract(self, other: Operand, *, alpha: _float = ...) -> Tensor:
         """x - y."""
     def subtract_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
-        """x - y. In place."""
+        """x - y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def sum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Sum over ``dims`` (pairwise in blocks)."""
     def sum_to_size(self, *size: Any) -> Tensor:
@@ -647,25 +668,25 @@ class TensorMethods:
     def swapaxes(self, dim0: Any, dim1: Any) -> Tensor:
         """Two dims exchanged (torch's transpose)."""
     def swapaxes_(self, dim0: Any, dim1: Any) -> Tensor:
-        """Two dims exchanged (torch's transpose). In place."""
+        """Two dims exchanged (torch's transpose). In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay ..."""
     def swapdims(self, dim0: Any, dim1: Any) -> Tensor:
         """Two dims exchanged (torch's transpose)."""
     def swapdims_(self, dim0: Any, dim1: Any) -> Tensor:
-        """Two dims exchanged (torch's transpose). In place."""
+        """Two dims exchanged (torch's transpose). In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay ..."""
     def t(self) -> Tensor:
         """A matrix with rows and columns exchanged; vectors stay."""
     def t_(self) -> Tensor:
-        """A matrix with rows and columns exchanged; vectors stay. In place."""
+        """A matrix with rows and columns exchanged; vectors stay. In place: the tensor becomes this view of itself. Its numbers stay where they are, other ..."""
     def take_along_dim(self, indices: Operand, dim: Any = ...) -> Tensor:
         """``gather`` with broadcasting."""
     def tan(self) -> Tensor:
         """Tangent."""
     def tan_(self) -> Tensor:
-        """Tangent. In place."""
+        """Tangent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that ..."""
     def tanh(self) -> Tensor:
         """Hyperbolic tangent."""
     def tanh_(self) -> Tensor:
-        """Hyperbolic tangent. In place."""
+        """Hyperbolic tangent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def tile(self, *dims: Any) -> Tensor:
         """x repeated ``reps`` times along each dim."""
     def to(self, *args: Any, dtype: Any = ..., device: Any = ..., non_blocking: _bool = ..., copy: _bool = ..., memory_format: Any = ...) -> Tensor:
@@ -675,26 +696,27 @@ class TensorMethods:
     def transpose(self, dim0: Any, dim1: Any) -> Tensor:
         """Two dims exchanged (torch's transpose)."""
     def transpose_(self, dim0: Any, dim1: Any) -> Tensor:
-        """Two dims exchanged (torch's transpose). In place."""
+        """Two dims exchanged (torch's transpose). In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay ..."""
     def tril(self, diagonal: _int = ...) -> Tensor:
         """The lower triangle; the rest is 0."""
     def tril_(self, diagonal: _int = ...) -> Tensor:
-        """The lower triangle; the rest is 0. In place."""
+        """The lower triangle; the rest is 0. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def triu(self, diagonal: _int = ...) -> Tensor:
         """The upper triangle; the rest is 0."""
     def triu_(self, diagonal: _int = ...) -> Tensor:
-        """The upper triangle; the rest is 0. In place."""
+        """The upper triangle; the rest is 0. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def true_divide(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
         """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'."""
     def true_divide_(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
-        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place."""
+        """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place: the result is written into the tensor, which is returned. Shape ..."""
     def trunc(self) -> Tensor:
         """x rounded towards zero."""
     def trunc_(self) -> Tensor:
-        """x rounded towards zero. In place."""
+        """x rounded towards zero. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of ..."""
     def type(self, dtype: Any = ...) -> Any:
         """The tensor in another dtype; without one, the name of its kind in torch's old spelling."""
-    def type_as(self, other: Operand) -> Tensor: ...
+    def type_as(self, other: Operand) -> Tensor:
+        """The tensor in the dtype of ``other``: itself where it has that dtype already."""
     def unbind(self, dim: Any = ...) -> tuple[Tensor, ...]:
         """Slices along ``dim``, which goes."""
     def unflatten(self, dim: Any, sizes: Any) -> Tensor:
@@ -702,16 +724,18 @@ class TensorMethods:
     def unsqueeze(self, dim: Any) -> Tensor:
         """A new dim of size 1."""
     def unsqueeze_(self, dim: Any) -> Tensor:
-        """A new dim of size 1. In place."""
+        """A new dim of size 1. In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay as they are, and ..."""
     def var(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Variance over ``dims`` with ``n - correction`` in the denominator."""
     def view(self, *shape: Any) -> Tensor:
         """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then)."""
-    def view_as(self, other: Operand) -> Tensor: ...
-    def where(self, condition: Operand, other: Operand) -> Tensor: ...
+    def view_as(self, other: Operand) -> Tensor:
+        """The same memory in the shape of ``other``, as ``view(other.shape)``: ``RuntimeError`` where sizes or strides do not allow it."""
+    def where(self, condition: Operand, other: Operand) -> Tensor:
+        """This tensor where ``condition`` (bools) holds, else ``other``: an array or a number. The three broadcast; the dtype is the common one."""
     def xlogy(self, other: Operand) -> Tensor:
         """x * log(y), 0 where x is 0 and y is no NaN."""
     def xlogy_(self, other: Operand) -> Tensor:
-        """x * log(y), 0 where x is 0 and y is no NaN. In place."""
+        """x * log(y), 0 where x is 0 and y is no NaN. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of ..."""
     def zero_(self) -> Tensor:
         """Every element becomes 0. In place."""
