@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
+import random
+import sys
+import threading
+import time
 import types
 from typing import Any
 
@@ -627,3 +632,34 @@ def test_a_compiled_function_in_another_leaves_its_array_as_it_is() -> None:
     compiled = C(inner)
     for outer in (lambda x: compiled(x) + x[0], C(lambda x: compiled(x) + x[0])):
         assert outer(np.zeros(3)) == 5.0
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_another_thread_that_draws_random_numbers_is_no_matter_of_the_function(draw: Any) -> None:
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.wait(0.0001):
+            draw()
+
+    def plain(x: Any) -> Any:
+        for i in range(30):
+            x = ag.tanh(x) * i + x
+            if i == 3 and next(first) == 0:
+                time.sleep(0.01)  # the first trace lets the other thread draw
+        return x
+
+    def drawing(x: Any) -> Any:
+        return x * draw()
+
+    first, interval = itertools.count(), sys.getswitchinterval()
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        with pytest.raises(ag.AotgradError, match="draws random numbers"):
+            ag.compile(drawing)(np.ones(3))
+        assert ag.compile(plain)(np.ones(3)).shape == (3,) and next(first) > 1
+    finally:
+        stop.set()
+        thread.join()
+    assert sys.getswitchinterval() == interval

@@ -442,3 +442,19 @@ def test_what_such_a_hook_may_change_is_not_used_behind_it() -> None:
         with pytest.raises(ag.AotgradNotImplementedError, match="register_post_accumulate_grad_hook"):
             use(after)
         assert p.grad is None and p.tolist() == [1.0, 2.0]
+
+
+def test_hooks_of_saved_tensors_are_refused_where_a_program_is_traced() -> None:
+    def f(x: Any) -> Any:
+        with ag.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t):
+            return (x * x).sum()
+
+    def copied(x: Any) -> Any:
+        with ag.autograd.graph.save_on_cpu():
+            return (x * x).sum()
+
+    x = ag.ones(2, requires_grad=True)
+    with pytest.raises(ag.AotgradError, match=r"test_hooks_compiled.py:\d+: saved_tensors_hooks.*around the call"):
+        ag.compile(f)(x)
+    ag.compile(copied)(x).backward()
+    assert x.grad.tolist() == [2.0, 2.0]

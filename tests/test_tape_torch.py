@@ -752,3 +752,25 @@ def test_names_of_the_modules_of_modes() -> None:
         with m.autograd.set_multithreading_enabled(False):
             (x * x).sum().backward()
         assert x.grad.tolist() == [6.0]
+
+
+@pytest.mark.parametrize("lib", modules())
+def test_a_leaf_that_wants_no_gradient_any_more_gets_none(lib: Any) -> None:
+    x, z = lib.ones(2, requires_grad=True), lib.ones(2, requires_grad=True)
+    seen: list[Any] = []
+    x.register_hook(lambda g: seen.append("hook"))
+    x.register_post_accumulate_grad_hook(lambda t: seen.append("after"))
+    y = (x * z).sum()
+    x.requires_grad_(False)
+    y.backward()
+    assert x.grad is None and z.grad.tolist() == [1.0, 1.0] and seen == ["hook", "after"]
+
+
+@pytest.mark.parametrize("lib", modules())
+def test_hooks_of_saved_tensors_cannot_be_switched_off_where_they_are_active(lib: Any) -> None:
+    graph = lib.autograd.graph
+    with graph.saved_tensors_hooks(lambda t: t, lambda t: t), pytest.raises(RuntimeError, match="not here"), graph.disable_saved_tensors_hooks("not here"):
+        pass
+    hooks = graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    with graph.disable_saved_tensors_hooks("outer"), graph.disable_saved_tensors_hooks("inner"), pytest.raises(RuntimeError, match="inner"), hooks:
+        pass

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from aotgrad.frontend.trace import current, user_loc
 from aotgrad_runtime import recording
-from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import Node, RemovableHandle, cell_of, edge_of
 from aotgrad_runtime.tensor import Tensor
 
@@ -40,6 +41,9 @@ class saved_tensors_hooks:
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
 
     def __enter__(self) -> None:
+        if current() is not None:
+            raise AotgradNotImplementedError(f"{user_loc()}: saved_tensors_hooks: not available in a traced function, where nothing is saved yet; enter it around the "
+                                             "call of the compiled function")
         hooks = recording.state.hooks
         if hooks and hooks[-1][0] is None:
             raise AotgradRuntimeError(hooks[-1][1])
@@ -54,11 +58,23 @@ class save_on_cpu(saved_tensors_hooks):
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         super().__init__(lambda t: t.clone(), lambda t: t)
+        self.entered: list[bool] = []
+
+    def __enter__(self) -> None:
+        self.entered.append(current() is None)  # traced, there is nothing to do
+        if self.entered[-1]:
+            super().__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.entered.pop():
+            super().__exit__(*exc)
 
 
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
-    """Inside, entering ``saved_tensors_hooks`` is an error with this message."""
+    """Inside, entering ``saved_tensors_hooks`` is an error with this message; so is entering this where hooks are active."""
+    if recording.state.hooks and recording.state.hooks[-1][0] is not None:
+        raise AotgradRuntimeError(error_message)
     recording.push_hooks(None, error_message)
     try:
         yield

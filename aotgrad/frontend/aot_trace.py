@@ -93,7 +93,7 @@ class Program:
 # ---- tracing ----------------------------------------------------------------------------------------------------------------------------
 
 @modes.intact
-def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
+def trace(f: Callable[..., Any], name: str, declared: Declared, again: bool = False) -> Program:
     """Runs ``f`` on traced values of the declared types. Raises ``AotgradError`` with the user's line where a size is needed as a number."""
     here = Trace(name, hidden=False)
     given: list[tuple[str, Any]] = []
@@ -117,7 +117,8 @@ def trace(f: Callable[..., Any], name: str, declared: Declared) -> Program:
             raise AotgradTypeError(f"{where}{error}. A function called there needs a size as a Python integer, and {', '.join(declared.symbols)} "
                                    "are known only when the code runs; give the argument a fixed size, or compute the numbers outside and pass them") from error
         raise
-    states.check(name)
+    if not again:
+        states.check(name, lambda: trace(f, name, declared, again=True))
     if not leaves:
         raise AotgradTypeError(f"{name} returns nothing; return arrays or numbers")
     func = substitute_func(Func(name, here.block), here.replaced())

@@ -379,20 +379,25 @@ class State:
 
     def _repeats(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, static: set[int], holders: Sequence[Any]) -> bool:
         """Whether the function gives the same program again after what it has changed in Python; leaves everything as it was before."""
-        before, traces, asked = Before(self.f, holders), self.traces, modes.state.asked
         try:
-            again = self.trace(leaves, tree, static, probe=False)
+            again = self._again(leaves, tree, static, holders)
         except Exception:
             return False
-        finally:
-            before.undo()
-            self.traces, modes.state.asked = traces, asked
         same = len(again.hidden) == len(variant.hidden) and all(a is b or isinstance(place, Item) for (a, _), (b, place) in zip(again.hidden, variant.hidden))
         return (same and structural_hash(again.func) == structural_hash(variant.func) and again.out_tree == variant.out_tree
                 and all(a is b or a is not _TRACED and b is not _TRACED and static_key(a) == static_key(b) for a, b in zip(again.out_constants, variant.out_constants)))
 
-    def trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], name: str | None = None, probe: bool = True) -> Variant:
-        """Runs the function on traced values."""
+    def _again(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], holders: Sequence[Any]) -> Variant:
+        """One more trace, which leaves everything as it was before."""
+        before, traces, asked = Before(self.f, holders), self.traces, modes.state.asked
+        try:
+            return self.trace(leaves, tree, static, again=True)
+        finally:
+            before.undo()
+            self.traces, modes.state.asked = traces, asked
+
+    def trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], name: str | None = None, again: bool = False) -> Variant:
+        """Runs the function on traced values. ``again``: to compare with what an earlier trace gave."""
         started = time.perf_counter()
         self.traces += 1
         examples: dict[str, int] = {}
@@ -424,7 +429,8 @@ class State:
         asked, refused, states, before = modes.state.asked, modes.state.refused, States(self.f, leaves), Before(self.f, holders)
         try:
             out_tree, constants = self._run(trace, args, kwargs)
-            states.check(self.name)
+            if not again:
+                states.check(self.name, lambda: self._again(leaves, tree, static, holders))
             before.refuse(self.name, lambda: self.trace(leaves, tree, static))
             settled = before.settle(trace)
         except Exception:
@@ -439,7 +445,7 @@ class State:
         changes.resolved(changed, variant.place)
         others, lists = settled.other, [path for path, _ in settled.contents]
         variant.effects, variant.undo = others + lists, before.undo
-        if others and not lists and probe and self._repeats(variant, leaves, tree, static, holders):
+        if others and not lists and not again and self._repeats(variant, leaves, tree, static, holders):
             variant.harmless, variant.effects = others, []
         variant.fixed = list(trace.fixed)
         variant.asks = modes.state.asked != asked

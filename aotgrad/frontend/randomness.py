@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
 __all__ = ["States"]
+
+_LONG: Final = 1e3  # seconds: longer than any trace
+_TRIES: Final = 32
 
 
 class States:
@@ -20,19 +23,40 @@ class States:
         self.f, self.leaves = f, leaves
         self.before = dict(_states(f, leaves))
 
-    def check(self, name: str) -> None:
-        """Raises ``AotgradNotImplementedError`` where one has been drawn from since."""
+    def check(self, name: str, again: Callable[[], Any]) -> None:
+        """Raises ``AotgradNotImplementedError`` where one has been drawn from since, and not by another thread alone. ``again`` runs the function once more."""
+        what = self._drawn()
+        if what is not None and not (len(sys._current_frames()) > 1 and self._draws_nothing(again)):
+            raise AotgradNotImplementedError(
+                f"{name} draws random numbers from {what} while it is traced; they would be the same at every call. Draw them outside and pass them as an argument (for "
+                "example noise = rng.normal(size=n), then f(x, noise)); numbers that are meant to be fixed come from a generator made inside with a seed, such as "
+                "np.random.default_rng(0)")
+
+    def _drawn(self) -> str | None:
         for what, state in _states(self.f, self.leaves):
             if what in self.before and not _same(self.before[what], state) or what not in self.before and what == "np.random" and not _untouched(state):
-                raise AotgradNotImplementedError(
-                    f"{name} draws random numbers from {what} while it is traced; they would be the same at every call. Draw them outside and pass them as an argument "
-                    "(for example noise = rng.normal(size=n), then f(x, noise)); numbers that are meant to be fixed come from a generator made inside with a seed, "
-                    "such as np.random.default_rng(0)")
+                return what
+        return None
+
+    def _draws_nothing(self, again: Callable[[], Any]) -> bool:
+        """Whether a run leaves all generators alone while other threads (that load data) wait for their turn; one may still come in between where the run lets it."""
+        interval = sys.getswitchinterval()
+        try:
+            sys.setswitchinterval(_LONG)
+            for _ in range(_TRIES):
+                self.before = dict(_states(self.f, self.leaves))
+                again()
+                if self._drawn() is None:
+                    return True
+        finally:
+            sys.setswitchinterval(interval)
+        return False
 
 
 def _states(f: Callable[..., Any], leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    numpy, python = sys.modules.get("numpy.random.mtrand"), sys.modules.get("random")
-    if numpy is None:  # no generator of NumPy's can exist
+    numpy: Any = sys.modules.get("numpy.random.mtrand")
+    python = sys.modules.get("random")
+    if not hasattr(numpy, "_rand"):  # no generator of NumPy's can exist; or another thread imports it just now
         yield from (("the module random", python.getstate()),) if python is not None else ()
         return
     yield "np.random", numpy._rand.get_state(legacy=False)

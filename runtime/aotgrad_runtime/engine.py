@@ -198,7 +198,8 @@ def _finish_leaf(run: _Run, node: AccumulateGrad) -> None:
         box = [*tape.run_pre_hooks(hooks, tuple(box))]
     seen = tuple(box) if hooks is not None else ()
     changed = box[0] is not None
-    tape.accumulate(leaf, box)
+    if leaf._requires_grad or not leaf._concrete:  # one that wants no gradient any more gets none
+        tape.accumulate(leaf, box)
     if changed:
         accumulated(leaf)
     if hooks is not None:
