@@ -14,6 +14,7 @@ import numpy as np
 
 from aotgrad.ir import opdef
 from aotgrad_runtime import modes
+from aotgrad_runtime.dtypes import as_dtype, float32
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import dispatch, inplace
@@ -55,17 +56,18 @@ def _traced(x: Operand, b: FrontBuilder) -> Any:
     return out
 
 
-def composed(node: str, *tensors: str, constants: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: bool = False) -> Callable[[Function], Function]:
     """Makes a function of the parameters ``tensors`` (without: ``input``), which may be None where they have a default, one operation for tensors in eager code. All
     others are plain values. A parameter ``inplace`` is not for the body: the result is written into ``input``. ``constants``: further tensors, which have no gradients in
-    torch; where one requires a gradient, the operations of the body are recorded.
+    torch; where one requires a gradient, the operations of the body are recorded. Unless the body ``moves`` numbers alone, those of two bytes are computed in float32.
 
     >>> import aotgrad as ag
     >>> ag.nn.functional.silu(ag.tensor([0.0], requires_grad=True)).grad_fn.name()
     'SiluBackward0'
     """
     def decorate(body: Function) -> Function:
-        public = Composed(body, node, tensors or ("input",), constants)
+        fn = body if moves else _in_float32(body, (*(tensors or ("input",)), *constants))
+        public = Composed(fn, node, tensors or ("input",), constants)
         names = public.tensors
         may_write = "inplace" in public.layout.defaults
 
@@ -74,7 +76,7 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = ()) -> Calla
             write = may_write and arguments.pop("inplace", False)
             one = (current() is None and all(map(_plain, map(arguments.get, names))) and not any(map(_followed, map(arguments.get, constants)))
                    and not any(isinstance(v, (Tensor, np.ndarray)) for k, v in arguments.items() if k not in names))  # a slope of numbers that may change
-            out = dispatch.run(public, arguments) if one else body(**arguments)
+            out = dispatch.run(public, arguments) if one else fn(**arguments)
             return written(arguments["input"], out, f"{public.name}_") if write else out
 
         short = dispatch.short(public, general)
@@ -86,6 +88,23 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = ()) -> Calla
         return functools.wraps(body)(general if short is None else quick)  # type: ignore[return-value]
 
     return decorate
+
+
+def _in_float32(body: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """``body`` with tensors of float16 or of bfloat16, where all are, as float32, and its results rounded."""
+    astype = dispatch.function(dispatch.TORCH["astype"], "astype")
+
+    @functools.wraps(body)
+    def run(**arguments: Any) -> Any:
+        given: dict[str, Any] = {k: arguments[k] for k in names if arguments.get(k) is not None}
+        given = {k: x for k, x in given.items() if hasattr(x, "dtype") and as_dtype(x.dtype).is_floating_point}
+        kinds = {as_dtype(x.dtype) for x in given.values()}
+        if len(kinds) != 1 or (half := kinds.pop()).itemsize != 2:
+            return body(**arguments)
+        found = body(**{**arguments, **{k: astype(x, float32) for k, x in given.items()}})
+        return tuple([astype(x, half) for x in found]) if isinstance(found, tuple) else astype(found, half)
+
+    return run
 
 
 def _plain(x: Any) -> bool:

@@ -15,7 +15,7 @@ from aotgrad.ir import Func, TensorType, Value
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, native
-from aotgrad_runtime.dtypes import DType, as_dtype
+from aotgrad_runtime.dtypes import DType, as_dtype, bfloat16, float32
 from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
@@ -440,11 +440,15 @@ def _diagonal(arguments: dict[str, Any], x: Any) -> list[Any]:
     return [out]
 
 
+_UNROUNDED = frozenset(("add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide"))  # take numbers as they are beside bfloat16, as torch's do
+
+
 def _number_arg(trace: Trace, dtypes: list[Any], slot: int, dtype: DType) -> Any:
-    dtypes[slot] = dtype.np
-    v = trace.block.add_arg(TensorType((), dtype))
+    given = float32 if dtype is bfloat16 and trace.name in _UNROUNDED else dtype
+    dtypes[slot] = given.np
+    v = trace.block.add_arg(TensorType((), given))
     trace.lifted[v] = (slot, v)
-    return v
+    return trace.builder.to_dtype(v, dtype)
 
 
 def _argument_order(trace: Trace, dtypes: list[Any], wrapped: list[Operand]) -> list[int]:

@@ -15,6 +15,7 @@ from aotgrad.ir import Builder, Loc, TensorType, Value, opdef
 from aotgrad.ir.dims import Dim, DimLike
 from aotgrad.ir.transforms.rewrite import substitute_block
 from aotgrad_runtime import dtypes
+from aotgrad_runtime.arrays import converted, decode
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import (
     AotgradArgumentError,
@@ -114,12 +115,17 @@ class Operand:
     def at(self, b: Builder, dtype: DType) -> Value:
         """The value in ``dtype``."""
         if self.value is None:
-            return self.make(dtype) if self.make is not None else b.scalar(dtype.np.type(self.number).item(), dtype)
+            return self.make(dtype) if self.make is not None else b.scalar(_rounded(self.number, dtype), dtype)
         return b.to_dtype(self.value, dtype)
 
     def plain(self, b: Builder) -> Value:
         """The value in its own dtype."""
         return self.at(b, self.kind.dtype)
+
+
+def _rounded(number: Any, dtype: DType) -> Any:
+    """A Python number as ``dtype`` has it."""
+    return decode(converted(np.asarray(number), dtype)).item() if dtype is dtypes.bfloat16 else dtype.np.type(number).item()
 
 
 def _mode(op: opdef.OpDef, arguments: dict[str, Any]) -> str:

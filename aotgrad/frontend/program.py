@@ -17,6 +17,7 @@ from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.custom import expand_func
 from aotgrad.ir.transforms.differentiate import differentiate, jvp_func, transpose_into
 from aotgrad.ir.transforms.rewrite import copy_ops, decompose_block
+from aotgrad.ir.transforms.widen import widened
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.arrays import decode, encode_bfloat16
 from aotgrad_runtime.dtypes import bfloat16, float32
@@ -85,7 +86,7 @@ class Program:
             self.runner = functools.partial(interp.run, expand_func(_copy(self.func)))
             return self.runner(*arrays)
         if self._plan is None:
-            self._plan = _plan(standard(expand_func(_copy(self.func))))
+            self._plan = _plan(widened(standard(expand_func(_copy(self.func)))))
         self.runs += 1
         outs = _execute(self._plan, arrays)
         if self.runs == HOT and self.view is None:

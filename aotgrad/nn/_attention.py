@@ -18,6 +18,7 @@ from aotgrad.frontend.compile import compile as compiled
 from aotgrad.frontend.control import scan
 from aotgrad.frontend.custom import custom_vjp
 from aotgrad.frontend.methods import stop_gradient
+from aotgrad_runtime.dtypes import bfloat16
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRuntimeError, AotgradValueError
 
 from ._norms import dropout
@@ -52,6 +53,9 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
     tensor([[2.]])
     """
     _check(query, key, value, attn_mask, dropout_p, is_causal)
+    if dtype_of(query) is bfloat16:  # compiled code computes in float32
+        query, key, value, attn_mask = (f.float(x) if x is not None and dtype_of(x) is bfloat16 else x for x in (query, key, value, attn_mask))
+        return f.astype(scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa), bfloat16)
     if enable_gqa:
         key, value = (_repeated(x, query, name) for x, name in ((key, "key"), (value, "value")))
     lead = _lead(query, key, value, attn_mask)

@@ -12,6 +12,7 @@ from aotgrad.frontend.naming import naming
 from aotgrad.frontend.notices import notice
 from aotgrad.frontend.trace import user_loc
 from aotgrad_runtime import modes
+from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError
 from aotgrad_runtime.tensor import Tensor
 
@@ -114,7 +115,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reducti
     """
     _same_shape("binary_cross_entropy", input, target)
     for what, x, rather in (("input", input, "; for scores use binary_cross_entropy_with_logits"), ("target", target, "")):
-        if is_known(x) and isinstance(x, Tensor) and not np.all((x._data >= 0) & (x._data <= 1)):
+        if is_known(x) and isinstance(x, Tensor) and not np.all(((numbers := decode(x._data)) >= 0) & (numbers <= 1)):
             raise AotgradArgumentError(f"binary_cross_entropy: all elements of {what} should be between 0 and 1{rather}")
     return _binary_cross_entropy(input, target, weight, reduction)
 

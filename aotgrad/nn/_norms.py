@@ -15,7 +15,7 @@ from aotgrad.frontend.methods import stop_gradient
 from aotgrad.frontend.naming import naming
 from aotgrad.frontend.randoms import rand
 from aotgrad_runtime import modes
-from aotgrad_runtime.dtypes import int64
+from aotgrad_runtime.dtypes import float32, int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.limits import finfo
 from aotgrad_runtime.memory_format import channels_last
@@ -75,15 +75,18 @@ def _layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any
 
 
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """The last dims (of sizes ``normalized_shape``) over the root of their mean square, then ``* weight``. ``eps``: the dtype's, if None.
+    """The last dims (of sizes ``normalized_shape``) over the root of their mean square, then ``* weight``. ``eps``: that of the dtype computed in, if None.
 
     >>> import aotgrad as ag
     >>> ag.nn.functional.rms_norm(ag.tensor([[1.0, 7.0]]), (2,))
     tensor([[0.2000, 1.4000]])
     """
-    dims = _trailing("rms_norm", input, normalized_shape, weight)
+    dims, kind = _trailing("rms_norm", input, normalized_shape, weight), dtype_of(input)
+    if kind.itemsize == 2:
+        wide = [None if x is None else f.astype(x, float32) for x in (input, weight)]
+        return f.astype(rms_norm(wide[0], normalized_shape, wide[1], eps), kind)
     size = f.mean(f.square(input), dims, True)
-    return _row_major(_affine(f.mul(input, f.rsqrt(f.add(size, finfo(dtype_of(input)).eps if eps is None else eps))), weight, None))
+    return _row_major(_affine(f.mul(input, f.rsqrt(f.add(size, finfo(kind).eps if eps is None else eps))), weight, None))
 
 
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
@@ -325,7 +328,7 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None, max_norm:
     return _embedding(input, weight, padding_idx)
 
 
-@composed("EmbeddingBackward0", "input", "weight")
+@composed("EmbeddingBackward0", "input", "weight", moves=True)
 @modes.intact
 def _embedding(input: Any, weight: Any, padding_idx: int | None) -> Any:
     with naming("embedding: index {0} is out of range; weight has {1} rows"):

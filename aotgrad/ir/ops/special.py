@@ -10,6 +10,7 @@ import numpy as np
 
 from aotgrad_runtime.dtypes import bool_, float64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.limits import finfo
 
 from ..opdef import Composite, Front, OpDef, Partials, Sample, Scalar, register
 from .common import elementwise_rule, float_samples, norm_dim
@@ -110,7 +111,7 @@ def _heaviside(b: Any, x: Any, y: Any) -> Any:
 
 
 def _nan_to_num(b: Any, x: Any, nan: float, posinf: Any, neginf: Any) -> Any:
-    top = float(np.finfo(x.type.dtype.np).max)
+    top = finfo(x.type.dtype).max
     high, low = (b.full_like(x, top if posinf is None else posinf), b.full_like(x, -top if neginf is None else neginf))
     out = b.where(b.ne(x, x), b.full_like(x, nan), x)
     return b.where(b.eq(x, b.full_like(x, math.inf)), high, b.where(b.eq(x, b.full_like(x, -math.inf)), low, out))

@@ -12,6 +12,7 @@ from ..builder import Builder
 from ..core import Block, Func, Op, Value
 from ..host import acts
 from ..types import TensorType
+from .widen import in_float32
 
 __all__ = ["close_over", "cone", "copy_ops", "decompose_block", "decompose_func", "free_values", "inline", "key_part", "rebuild", "substitute_func", "substitute_here"]
 
@@ -101,7 +102,7 @@ def _in_order(ops: Mapping[Op, None], v: Value) -> list[Op]:
 def _expand(op: Op, body: Any, ins: Sequence[Value]) -> tuple[list[Op], list[Value]]:
     aside = Block()
     out = body(Builder(aside, op.loc), *ins, **op.attrs)
-    return aside.ops, list(out) if isinstance(out, (tuple, list)) else [out]
+    return in_float32(aside.ops, out if isinstance(out, (tuple, list)) else [out])
 
 
 def key_part(value: Any) -> Any:
