@@ -14,7 +14,7 @@ from typing import Any as _Any
 from aotgrad_runtime import dtypes as _dtypes
 from aotgrad_runtime import install as _install
 from aotgrad_runtime.arrays import get_default_dtype, set_default_dtype
-from aotgrad_runtime.dtypes import DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, uint8
+from aotgrad_runtime.dtypes import DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8
 from aotgrad_runtime.errors import (
     AotgradArgumentError,
     AotgradAttributeError,
@@ -108,7 +108,8 @@ __all__ = [
     "jvp", "linearize",
     "linspace",
     "is_anomaly_check_nan_enabled", "is_anomaly_enabled",
-    "manual_seed", "map", "nan", "newaxis", "nn", "no_grad", "ones", "ones_like", "pi", "preserve_format", "rand", "rand_like", "randint", "randn", "randn_like",
+    "manual_seed", "map", "nan", "newaxis", "nn", "no_grad", "ones", "ones_like", "pi", "preserve_format", "promote_types",
+    "rand", "rand_like", "randint", "randn", "randn_like",
     "randperm", "scan",
     "set_default_dtype",
     "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "vmap", "while_loop", "zeros", "zeros_like", "optim",

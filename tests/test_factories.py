@@ -139,3 +139,69 @@ def test_what_a_trace_refuses() -> None:
 def test_bad_arguments(make: Any, text: str) -> None:
     with pytest.raises(ag.AotgradError, match=text):
         make()
+
+
+# ---- as torch's -------------------------------------------------------------------------------------------------------------------------
+
+PLACED = [
+    "m.zeros(2, device=D)", "m.ones((2,), device=D)", "m.empty(0, device=D)", "m.full((2,), 3, device=D)", "m.tensor([1.0], device=D)", "m.as_tensor([1], device=D)",
+    "m.arange(3, device=D)", "m.linspace(0, 1, 3, device=D)", "m.eye(2, device=D)", "m.zeros_like(x, device=D)", "m.ones_like(x, device=D)",
+    "m.full_like(x, 2, device=D)",
+    "m.empty_like(x[:0], device=D)", "x.new_zeros(2, device=D)", "x.new_ones(2, device=D)", "x.new_full((2,), 3, device=D)", "x.new_empty(0, device=D)",
+    "x.new_tensor([3.0], device=D)", "m.rand(2, device=D).shape", "m.randn(2, device=D).shape", "m.randint(3, (2,), device=D).shape", "m.randperm(3, device=D).shape",
+    "m.rand_like(x, device=D).shape", "m.randn_like(x, device=D).shape"]
+
+
+@pytest.mark.parametrize("line", PLACED)
+def test_device_is_the_processor(line: str) -> None:
+    def run(m: Any, device: Any) -> Any:
+        out = eval(line, {"m": m, "x": m.ones(2), "D": device})
+        return out.tolist() if hasattr(out, "tolist") else list(out)
+
+    want = run(ag, None)
+    assert run(ag, "cpu") == run(ag, ag.device("cpu")) == run(ag, ag.ones(1).device) == want
+    if torch is not None:
+        assert run(torch, "cpu") == want
+    with pytest.raises(ag.AotgradError, match="device 'cuda' is not there: aotgrad runs on the CPU"):
+        run(ag, "cuda")
+
+
+def test_pinned_memory_is_refused() -> None:
+    assert ag.zeros(2, pin_memory=False).tolist() == [0.0, 0.0]
+    with pytest.raises(ag.AotgradError, match="zeros: pin_memory=True is for copies to other devices"):
+        ag.zeros(2, pin_memory=True)
+
+
+MIXED = {
+    "[m.tensor(1.0), 2.0]": "float32", "[[m.tensor(1.0), 2.0]]": "float32", "[m.tensor(1), 2.5]": "float32", "[np.float32(1), 2]": "float32",
+    "(1, np.float16(2))": "float16",
+    "[np.float32(1), 2.5]": "float32", "[np.float16(1), 2.5]": "float32", "[np.float64(1), 2]": "float64", "[m.tensor(1, dtype=m.int32), 2]": "int64",
+    "[m.tensor(1.0, dtype=m.float16), 2]": "float16", "[m.tensor(1.0, dtype=m.bfloat16), 2]": "bfloat16", "[m.tensor(1.0, dtype=m.float64), 2.0]": "float64",
+    "[np.int8(1), True]": "int8", "[m.tensor(True), 1]": "int64", "[1j, np.float32(1)]": "complex64", "[m.tensor(1), m.tensor(2.0)]": "float32",
+    "[np.ones(2, np.float32), [1, 2.0]]": "float32", "[m.tensor(3), np.float64(2)]": "float64", "[np.uint8(1), np.int8(1)]": "int16", "[True, 2.0]": "float32",
+}
+
+
+@pytest.mark.parametrize("data", MIXED)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_dtype_of_mixed_data(data: str) -> None:
+    for m in (ag, torch) if torch is not None else (ag,):
+        given = eval(data, {"m": m, "np": np})
+        for make in (m.tensor, m.as_tensor):
+            assert str(make(given).dtype).rpartition(".")[2] == MIXED[data]
+    assert ag.tensor(eval(data, {"m": ag, "np": np}), dtype=ag.complex128).dtype is ag.complex128
+
+
+@pytest.mark.parametrize("line", ["m.max(a, b)", "m.min(a, b)", "a.max(b)", "a.min(b)", "m.max(a, other=b)", "m.max(a, 1).values", "a.min(dim=0).indices",
+                                  "a.max(1, True).values", "m.max(a)", "a.max(c)"])
+def test_max_of_one_or_two(line: str) -> None:
+    found = []
+    for m in (ag, torch) if torch is not None else (ag,):
+        a, b = m.tensor([[1.0, 5.0], [4.0, -2.0]], requires_grad=True), m.tensor([3.0, 0.0], requires_grad=True)
+        out = eval(line, {"m": m, "a": a, "b": b, "c": m.tensor(1)})
+        if out.requires_grad:
+            (out * out).sum().backward()
+        found.append((out.tolist(), a.grad is not None and a.grad.tolist(), b.grad is not None and b.grad.tolist()))
+    assert all(x == found[0] for x in found)
+    if "b" in line.partition("(")[2]:
+        assert found[0][0] == ([[3.0, 5.0], [4.0, 0.0]] if "max" in line else [[1.0, 0.0], [3.0, -2.0]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,9 +27,29 @@ from .numpy_protocol import filled_like
 from .trace import Trace, Traced, TracedNumber, TracedTensor, current, plain_size, user_loc
 
 __all__ = [
-    "arange", "as_tensor", "empty", "empty_like", "eye", "finish", "fixed", "from_dlpack", "from_numpy", "full", "full_like", "kind_of", "linspace", "ones", "ones_like",
-    "placed_like", "positions", "shape_of", "tensor", "traced", "watch", "whole", "zeros", "zeros_like",
+    "arange", "as_tensor", "empty", "empty_like", "eye", "finish", "fixed", "from_dlpack", "from_numpy", "full", "full_like", "kind_of", "linspace", "on_cpu", "ones",
+    "ones_like", "placed_like", "positions", "shape_of", "tensor", "traced", "watch", "whole", "zeros", "zeros_like",
 ]
+
+
+# ---- where tensors live ------------------------------------------------------------------------------------------------------------------
+
+def on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
+    """``make`` with torch's parameters ``device``, which has to be the processor, and ``pin_memory``, which has to be False."""
+
+    @functools.wraps(make)
+    def placed(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
+        if device is not None:
+            runtime.Device(device)  # which says what is wrong with it
+        if pin_memory:
+            raise AotgradArgumentError(f"{make.__name__}: pin_memory=True is for copies to other devices, and there are none: aotgrad runs on the CPU")
+        return make(*args, **kwargs)
+
+    given = inspect.signature(make)
+    kept = [p for p in given.parameters.values() if p.name != "device" and p.kind is not p.VAR_KEYWORD]
+    further = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in (("device", None), ("pin_memory", False))]
+    placed.__signature__ = given.replace(parameters=[*kept, *further])  # type: ignore[attr-defined]
+    return placed
 
 
 # ---- helpers ----------------------------------------------------------------------------------------------------------------------------
@@ -89,6 +110,7 @@ def _emit(name: str, dtype: DType, requires_grad: bool, build: Any) -> Any:
 
 # ---- one value --------------------------------------------------------------------------------------------------------------------------
 
+@on_cpu
 def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A tensor of ``size`` filled with one number. Its dtype is that of the number: default dtype for floats, int64, bool.
 
@@ -128,16 +150,19 @@ def kind_of(dtype: Any) -> DType:
     return defaults.dtype if dtype is None else as_dtype(dtype)
 
 
+@on_cpu
 def zeros(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A tensor of zeros: ``zeros(2, 3)`` or ``zeros((2, 3))``, of the default dtype unless given."""
     return _full("zeros", shape_of(size, "zeros"), 0, kind_of(dtype), requires_grad, memory_format)
 
 
+@on_cpu
 def ones(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A tensor of ones."""
     return _full("ones", shape_of(size, "ones"), 1, kind_of(dtype), requires_grad, memory_format)
 
 
+@on_cpu
 def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A tensor whose values do not matter (they are zeros)."""
     return _full("empty", shape_of(size, "empty"), 0, kind_of(dtype), requires_grad, memory_format)
@@ -178,21 +203,25 @@ def _like_strides(x: Any, memory_format: Any) -> Any:
     return mf.format_strides(x._data.shape, mf.check(memory_format))
 
 
+@on_cpu
 def zeros_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """Zeros with the shape, dtype and memory format of ``input``."""
     return _like("zeros_like", input, 0, dtype, requires_grad, memory_format)
 
 
+@on_cpu
 def ones_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """Ones with the shape, dtype and memory format of ``input``."""
     return _like("ones_like", input, 1, dtype, requires_grad, memory_format)
 
 
+@on_cpu
 def empty_like(input: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A tensor like ``input`` whose values do not matter."""
     return _like("empty_like", input, 0, dtype, requires_grad, memory_format)
 
 
+@on_cpu
 def full_like(input: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """``fill_value`` with the shape, dtype and memory format of ``input``."""
     return _like("full_like", input, fill_value, dtype, requires_grad, memory_format)
@@ -200,6 +229,7 @@ def full_like(input: Any, fill_value: Any, *, dtype: Any = None, requires_grad: 
 
 # ---- sequences ----------------------------------------------------------------------------------------------------------------------------
 
+@on_cpu
 def arange(start: Any, end: Any = None, step: Any = 1, *, dtype: Any = None, requires_grad: bool = False) -> Any:
     """``start, start + step, ...`` up to ``end`` (not reached). int64 for integers, else the default dtype.
 
@@ -256,6 +286,7 @@ def _progression(b: Any, count: Any, start: Any, step: Any, work: DType, kind: D
     return b.to_dtype(moved, kind)
 
 
+@on_cpu
 def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, requires_grad: bool = False) -> Any:
     """``steps`` numbers evenly from ``start`` to ``end``, both included. ``start`` and ``end`` may be 0-d tensors (differentiable)."""
     if not isinstance(steps, Dim):
@@ -285,6 +316,7 @@ def _even(b: Any, start: float, end: float, steps: Any, kind: DType) -> Any:
     return b.to_dtype(b.where(b.lt(b.add(i, i), b.add(last, b.full_like(i, 1.0))), low, high), kind)
 
 
+@on_cpu
 def eye(n: Any, m: Any = None, *, dtype: Any = None, requires_grad: bool = False) -> Any:
     """Ones on the diagonal of an ``n`` by ``m`` matrix (``m`` = ``n`` unless given), zeros elsewhere."""
     shape, kind = shape_of((n, n if m is None else m), "eye"), kind_of(dtype)
@@ -314,6 +346,7 @@ def _refuse_traced(data: Any, name: str) -> None:
         raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a traced value, whose numbers are not there yet; use ag.stack or ag.cat to join values")
 
 
+@on_cpu
 def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """A new tensor with a copy of ``data``: numbers, nested sequences, arrays or tensors. Python floats take the default dtype, NumPy values keep theirs.
 
@@ -328,6 +361,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, memory_
     return made_here(out.requires_grad_(True) if requires_grad else out)
 
 
+@on_cpu
 def as_tensor(data: Any, dtype: Any = None) -> Any:
     """``data`` as a tensor, sharing memory where it can: tensors come back as they are, arrays are wrapped, all else is copied."""
     if isinstance(data, Traced):

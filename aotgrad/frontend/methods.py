@@ -50,6 +50,24 @@ _where.__signature__ = inspect.Signature([p.replace(default=p.empty if n == "con
 _where.__doc__ = f"{_choose.__doc__} With the condition alone: where it holds, one tensor of places for each dim (``nonzero(as_tuple=True)``)."
 
 
+def _of_one_or_two(name: str, pair: str) -> Method:
+    """``max`` and ``min``: over an array, or of two arrays element by element, as torch has both under one name."""
+    reduced, of_two = FUNCTIONS[name], FUNCTIONS[pair]
+
+    def fn(*args: Any, **kwargs: Any) -> Any:
+        other = kwargs.get("other") if len(args) < 2 else args[1]
+        if isinstance(other, (Tensor, np.ndarray)) and "_leaf_index" not in getattr(other, "__dict__", ()) or "other" in kwargs:  # a traced integer is a dim
+            return of_two(*args, **kwargs)
+        return reduced(*args, **kwargs)
+
+    functools.update_wrapper(fn, reduced)
+    fn.__doc__ = f"{reduced.__doc__} With a second array: ``{pair}`` of the two."
+    return fn
+
+
+FUNCTIONS.update({name: _of_one_or_two(name, pair) for name, pair in (("max", "maximum"), ("min", "minimum"))})
+
+
 # ---- operators ------------------------------------------------------------------------------------------------------------------------
 
 def _fits(self: Any, other: Any) -> bool:
@@ -410,6 +428,7 @@ def _extra_methods() -> dict[str, Any]:
 
 
 def _new(name: str, value: Any) -> Method:
+    @factories.on_cpu
     def make(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
         return factories.filled(name, factories.shape_of(size, name), value, dtype or self._dtype, requires_grad)
 
@@ -424,6 +443,7 @@ def _new(name: str, value: Any) -> Method:
     return make
 
 
+@factories.on_cpu
 def _new_full(self: Any, size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False) -> Any:
     """A fresh tensor of shape ``size``, filled with ``fill_value``, of this tensor's dtype where ``dtype`` does not say another; the rest as ``new_zeros``.
 
@@ -433,6 +453,7 @@ def _new_full(self: Any, size: Any, fill_value: Any, *, dtype: Any = None, requi
     return factories.filled("new_full", factories.shape_of((size,), "new_full"), fill_value, dtype or self._dtype, requires_grad)
 
 
+@factories.on_cpu
 def _new_tensor(self: Any, data: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
     """A fresh tensor with a copy of ``data`` (numbers, lists of them, an array), of this tensor's dtype where ``dtype`` does not say another.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.arrays import defaults
-from aotgrad_runtime.dtypes import DType, as_dtype
+from aotgrad_runtime.dtypes import DType, as_dtype, promote_types
 from aotgrad_runtime.records import record
 
 __all__ = ["Kind", "promote", "python_dtype", "to_float"]
@@ -65,19 +65,13 @@ def _torch(kinds: Sequence[Kind]) -> DType:
             continue
         best = group[0]
         for d in group[1:]:
-            best = _join_torch(best, d)
+            best = promote_types(best, d)
         if level == 2:
             best = {0: dtypes.bool_, 1: dtypes.int64, 2: defaults.dtype, 3: defaults.complex}[_CATEGORY[best.kind]]
         if out is None or _CATEGORY[best.kind] > _CATEGORY[out.kind]:
             out = best
     assert out is not None
     return out
-
-
-def _join_torch(a: DType, b: DType) -> DType:
-    if _CATEGORY[a.kind] != _CATEGORY[b.kind]:
-        return a if _CATEGORY[a.kind] > _CATEGORY[b.kind] else b
-    return _join(a, b)
 
 
 def to_float(dtype: DType, torch: bool) -> DType:

@@ -316,16 +316,19 @@ def _float_kind(dtype: Any, name: str) -> DType:
     return kind
 
 
+@factories.on_cpu
 def rand(*size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
     """Uniform in [0, 1)."""
     return _random("rand", "random_uniform", factories.shape_of(size, "rand"), generator, _float_kind(dtype, "rand"), requires_grad, None)
 
 
+@factories.on_cpu
 def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
     """Normal with mean 0 and variance 1."""
     return _random("randn", "random_normal", factories.shape_of(size, "randn"), generator, _float_kind(dtype, "randn"), requires_grad, None)
 
 
+@factories.on_cpu
 def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = dtypes.int64, requires_grad: bool = False) -> Any:
     """Integers from ``low`` (0 if left out) up to ``high``, not reached: ``randint(high, size)`` or ``randint(low, high, size)``."""
     if size is None:
@@ -345,6 +348,7 @@ def randint(low: int, high: Any = None, size: Any = None, *, generator: Generato
     return _random("randint", "random_bits", factories.shape_of((tuple(size),), "randint"), generator, None, requires_grad, after)
 
 
+@factories.on_cpu
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dtypes.int64) -> Any:
     """0 to ``n - 1`` in random order."""
     if current() is not None:
@@ -353,12 +357,14 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dtypes.
     return factories.finish(np.asarray(np.argsort(keys, kind="stable"), as_dtype(dtype).np), False)
 
 
+@factories.on_cpu
 def rand_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """``rand`` with the shape, dtype and memory format of ``input``."""
     out = rand(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
     return factories.placed_like(out, input, memory_format)
 
 
+@factories.on_cpu
 def randn_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """``randn`` with the shape, dtype and memory format of ``input``."""
     out = randn(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)

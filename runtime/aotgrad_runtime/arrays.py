@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -181,15 +182,33 @@ def kinds_in(data: Any) -> set[type]:
     return found
 
 
+def _kind(x: Any) -> DType | None:
+    """The dtype of a tensor, an array or a number; None for all else."""
+    if isinstance(x, Value):
+        return x._dtype
+    if isinstance(x, (np.ndarray, np.generic)):
+        return DTYPES.get(x.dtype) if x.dtype != np.uint16 else None
+    return {bool: dtypes.bool_, int: dtypes.int64, float: defaults.dtype, complex: defaults.complex}.get(type(x))
+
+
+def _common(data: Any) -> DType | None:
+    """The dtype that all in nested sequences have in common; None where it is not known of one."""
+    kinds = [_kind(leaf) for leaf in _leaves(data)]
+    known = sorted({k for k in kinds if k is not None}, key=str)
+    return functools.reduce(dtypes.promote_types, known) if None not in kinds else None
+
+
 def array_of(data: Any, dtype: DType | None) -> Array:
-    """A fresh array of ``data``: any nesting of numbers, NumPy values and tensors. Python floats take the default dtype, everything else keeps its own."""
+    """A fresh array of ``data``: any nesting of numbers, NumPy values and tensors. Python floats take the default dtype, everything else keeps its own; what is
+    mixed has the dtype that all have in common."""
     if isinstance(data, Value):
         return np.array(data._data) if dtype is None or dtype is data._dtype else converted(data._data, dtype)
-    kinds = kinds_in(data)
-    if any(issubclass(k, Value) for k in kinds):
-        data, kinds = _stacked(data), {np.ndarray}
+    strong = any(issubclass(k, (Value, np.ndarray, np.generic)) for k in kinds_in(data))
+    if strong and isinstance(data, (list, tuple)):
+        dtype = dtype or _common(data)
+        data = _stacked(data)
     check_kind(data)
-    weak = not any(issubclass(k, (np.ndarray, np.generic)) for k in kinds)
+    weak = not strong
     try:
         raw = np.array(data)
     except ValueError as error:

@@ -10,7 +10,7 @@ from .errors import AotgradTypeError
 
 __all__ = [
     "ALL", "DType", "as_dtype", "bfloat16", "bool_", "complex128", "complex64", "float16", "float32", "float64", "from_mlir", "int16", "int32", "int64",
-    "int8", "uint8",
+    "int8", "promote_types", "uint8",
 ]
 
 
@@ -99,3 +99,24 @@ def as_dtype(spec: object) -> DType:
     if found is None:
         raise AotgradTypeError(f"dtype {spec!r} is not supported; use one of {', '.join(_BY_NAME)}")
     return found
+
+
+_CATEGORY: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+
+
+def promote_types(type1: object, type2: object) -> DType:
+    """The dtype that two have in common, by torch's rules: integers and floats give the float.
+
+    >>> promote_types("int64", "float16"), promote_types("bfloat16", "float16"), promote_types("uint8", "int8")
+    (aotgrad.float16, aotgrad.float32, aotgrad.int16)
+    """
+    a, b = as_dtype(type1), as_dtype(type2)
+    if a is b:
+        return a
+    if _CATEGORY[a.kind] != _CATEGORY[b.kind]:
+        a, b = (a, b) if _CATEGORY[a.kind] > _CATEGORY[b.kind] else (b, a)
+        return complex128 if a is complex64 and b is float64 else a
+    if bfloat16 in (a, b):
+        other = b if a is bfloat16 else a
+        return float32 if other is float16 else other
+    return as_dtype(np.promote_types(a.np, b.np))
