@@ -177,7 +177,7 @@ def logsigmoid(input: Any) -> Any:
 
 
 @composed("SoftplusBackward0")
-def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """``log(1 + exp(beta * x)) / beta``, and x itself where ``beta * x`` is above ``threshold``.
 
     >>> import aotgrad as ag

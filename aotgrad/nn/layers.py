@@ -1,4 +1,4 @@
-"""Modules with an equation: linear maps, activations, dropout, flattening, losses."""
+"""Modules with an equation: linear maps, activations without arguments, dropout, flattening."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from . import functional
 from .module import Module
 from .parameter import Parameter
 
-__all__ = ["CrossEntropyLoss", "Dropout", "Flatten", "Linear", "LogSoftmax", "MSELoss", "NLLLoss", "ReLU", "Sigmoid", "SiLU", "Softmax", "Softplus", "Tanh"]
+__all__ = ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Flatten", "Linear", "LogSoftmax", "ReLU", "Sigmoid", "SiLU", "Softmax", "Tanh"]
 
 
 @modes.intact
-def _uniform(shape: tuple[int, ...], bound: float, dtype: Any) -> Any:
-    out = empty(*shape, dtype=dtype)
+def _uniform(shape: tuple[int, ...], bound: float, dtype: Any, device: Any) -> Any:
+    out = empty(*shape, dtype=dtype, device=device)
     with modes.no_grad():
         out.copy_((rand(*shape, dtype=dtype) * 2.0 - 1.0) * bound)
     return out
@@ -39,9 +39,9 @@ class Linear(Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         bound = 1.0 / math.sqrt(in_features) if in_features else 0.0
-        self.weight = Parameter(_uniform((out_features, in_features), bound, dtype))
+        self.weight = Parameter(_uniform((out_features, in_features), bound, dtype, device))
         if bias:
-            self.bias = Parameter(_uniform((out_features,), bound, dtype))
+            self.bias = Parameter(_uniform((out_features,), bound, dtype, device))
         else:
             self.register_parameter("bias", None)
 
@@ -71,6 +71,8 @@ class Flatten(Module):
 class Dropout(Module):
     """In training, each element becomes 0 with probability ``p``, and the others are divided by ``1 - p``; in evaluation nothing happens."""
 
+    function = "dropout"
+
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not 0.0 <= p <= 1.0:
@@ -79,10 +81,28 @@ class Dropout(Module):
 
     def forward(self, input: Any) -> Any:
         """The tensor, thinned out in training."""
-        return functional.dropout(input, self.p, self.training, self.inplace)
+        return getattr(functional, self.function)(input, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, inplace={self.inplace}"
+
+
+class Dropout1d(Dropout):
+    """``Dropout`` of whole channels of (N, C, L) or (C, L)."""
+
+    function = "dropout1d"
+
+
+class Dropout2d(Dropout):
+    """``Dropout`` of whole channels of (N, C, H, W)."""
+
+    function = "dropout2d"
+
+
+class Dropout3d(Dropout):
+    """``Dropout`` of whole channels of (N, C, D, H, W) or (C, D, H, W)."""
+
+    function = "dropout3d"
 
 
 class _Activation(Module):
@@ -105,15 +125,6 @@ class Sigmoid(_Activation):
     """1 / (1 + exp(-x))."""
 
     function = "sigmoid"
-
-
-class Softplus(_Activation):
-    """log(1 + exp(x))."""
-
-    function = "softplus"
-
-    def extra_repr(self) -> str:
-        return "beta=1.0, threshold=20.0"
 
 
 class _InPlace(Module):
@@ -169,37 +180,3 @@ class LogSoftmax(_Normalised):
     """The logarithm of softmax along ``dim``."""
 
     function = "log_softmax"
-
-    extra_repr = Module.extra_repr
-
-
-class _Loss(Module):
-    def __init__(self, *, reduction: str = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
-
-
-class MSELoss(_Loss):
-    """Squared differences: their mean, their sum, or all of them."""
-
-    def forward(self, input: Any, target: Any) -> Any:
-        """The loss."""
-        return functional.mse_loss(input, target, reduction=self.reduction)
-
-
-class CrossEntropyLoss(_Loss):
-    """See ``functional.cross_entropy``."""
-
-    def forward(self, input: Any, target: Any) -> Any:
-        """The loss."""
-        return functional.cross_entropy(input, target, reduction=self.reduction)
-
-
-class NLLLoss(_Loss):
-    """See ``functional.nll_loss``."""
-
-    def forward(self, input: Any, target: Any) -> Any:
-        """The loss."""
-        return functional.nll_loss(input, target, reduction=self.reduction)
-
-

@@ -102,13 +102,13 @@ class Module:
                 raise _NoAttributeError(f"cannot assign {kind} before Module.__init__() call; call super().__init__() first")
             super().__setattr__(name, value)
         elif isinstance(value, Parameter):
-            self._forget(name)
+            self._forget(name, "_parameters")
             self.register_parameter(name, value)
         elif isinstance(value, Module):
-            self._forget(name)
+            self._forget(name, "_modules")
             self._modules[name] = value
         elif isinstance(value, Buffer):
-            self._forget(name)
+            self._forget(name, "_buffers")
             self.register_buffer(name, value, value.__dict__.get("persistent", True))
         else:
             self._set_plain(name, value)
@@ -122,8 +122,9 @@ class Module:
                 return
         super().__setattr__(name, value)
 
-    def _forget(self, name: str) -> None:
-        for table in (self.__dict__, *(self.__dict__[t] for t in _TABLES)):
+    def _forget(self, name: str, but: str = "") -> None:
+        """``but``: the table where what comes next keeps the place of what was there."""
+        for table in (self.__dict__, *(self.__dict__[t] for t in _TABLES if t != but)):
             table.pop(name, None)
         self._transient.discard(name)
 

@@ -483,13 +483,13 @@ class TensorMethods:
     def matmul(self, other: Operand) -> Tensor:
         """Matrix product with NumPy's rank rules."""
     def max(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
-        """The maximum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned."""
+        """The maximum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned. With a second array: ``maximum`` of the ..."""
     def maximum(self, other: Operand) -> Tensor:
         """The larger of x and y, 0 above -0; NaN wins; ties share the derivative evenly."""
     def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Arithmetic mean over ``dims``."""
     def min(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
-        """The minimum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned."""
+        """The minimum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned. With a second array: ``minimum`` of the ..."""
     def minimum(self, other: Operand) -> Tensor:
         """The smaller of x and y, -0 below 0; NaN wins; ties share the derivative evenly."""
     def mm(self, other: Operand) -> Tensor:
@@ -526,15 +526,15 @@ class TensorMethods:
         """-x."""
     def negative_(self) -> Tensor:
         """-x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
-    def new_empty(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+    def new_empty(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ..., device: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with 0, of this tensor's dtype where ``dtype`` does not say ..."""
-    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = ..., requires_grad: _bool = ..., device: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """A fresh tensor of shape ``size``, filled with ``fill_value``, of this tensor's dtype where ``dtype`` does not say another; the rest as ``new_zeros``."""
-    def new_ones(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+    def new_ones(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ..., device: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with 1, of this tensor's dtype where ``dtype`` does not say ..."""
-    def new_tensor(self, data: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+    def new_tensor(self, data: Any, dtype: Any = ..., requires_grad: _bool = ..., *, device: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """A fresh tensor with a copy of ``data`` (numbers, lists of them, an array), of this tensor's dtype where ``dtype`` does not say another."""
-    def new_zeros(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ...) -> Tensor:
+    def new_zeros(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ..., device: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with 0, of this tensor's dtype where ``dtype`` does not say ..."""
     def nonzero(self, as_tuple: _bool = ...) -> Any:
         """Places of the elements that are not 0: one row each, or one tensor per dim."""
