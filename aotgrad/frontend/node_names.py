@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,7 +78,8 @@ def edges_of(public: Public, arguments: dict[str, Any], taken: Sequence[bool], d
 
     ``taken``: which operands of the call are arguments of the program; ``differentiable``: which of these can have gradients.
     """
-    places, plain = iter([sum(taken[:k]) if on else None for k, on in enumerate(taken)]), False
+    numbers, plain = itertools.count(), False
+    places = iter([next(numbers) if on else None for on in taken])
     found: dict[str, list[int | None]] = {}
     for name in public.tensors:
         given = arguments.get(name)

@@ -214,21 +214,22 @@ def _plan(func: Func) -> list[Any]:
     slots: dict[Value, int] = {a: i for i, a in enumerate(func.args)}
     steps: list[tuple[Any, list[int], list[int], list[int]]] = []
     last: dict[int, int] = {}
-    dense = _spread(func)
+    dense, given = _spread(func), set(func.outputs)
     for n, op in enumerate(func.body.ops):
         where = [slots[o] for o in op.operands]
         for r in op.results:
             slots[r] = len(slots)
         last.update((i, n) for i in (*where, *(slots[r] for r in op.results)))
-        fn = _implementation(op) if op.name != "full" or op.result in func.outputs else _splat(op)
+        fn = _implementation(op) if op.name != "full" or op.result in given else _splat(op)
         if op.name == "broadcast" and op.result in dense:
             fn = _filled(fn)
-        elif op.name == "broadcast" and op.result in func.outputs and 1 in op.result.type.shape:
+        elif op.name == "broadcast" and op.result in given and 1 in op.result.type.shape:
             fn = functools.partial(_expanded, op.attrs["shape"], op.attrs["dims"])
         steps.append((fn, where, [slots[r] for r in op.results], []))
     outs = [slots[o] for o in func.outputs]
+    asked = set(outs)
     for i, n in last.items():
-        if i >= len(func.args) and i not in outs:
+        if i >= len(func.args) and i not in asked:
             steps[n][3].append(i)
     fresh: set[int] = set()  # results that have their memory to themselves
     for n, op in enumerate(func.body.ops):
