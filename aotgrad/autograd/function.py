@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from aotgrad.frontend.dispatch import TORCH, call
-from aotgrad.frontend.eager import Dual, Kept, Packed, make_dual, mark_view, packed
+from aotgrad.frontend.eager import Dual, Kept, Packed, make_dual, packed
 from aotgrad.frontend.inplace import store
 from aotgrad.frontend.rules import Rule, call_traced, fit, flavour, split_level, tensor_of, transposed_call, zeros_like
 from aotgrad.frontend.subtrace import as_value
 from aotgrad.frontend.trace import Trace, Traced, TracedArray, TracedSize, TracedTensor, current, tracing
 from aotgrad.frontend.transforms import inside_transform
+from aotgrad.frontend.views import mark_view
 from aotgrad.ir import Block, Op, Value
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import decompose_block

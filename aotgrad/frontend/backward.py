@@ -14,7 +14,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeErr
 from aotgrad_runtime.tape import FREED_TEXT, cell_of
 from aotgrad_runtime.tensor import Tensor
 
-from . import inplace, ledger
+from . import inplace, ledger, placement
 from .front import FrontBuilder
 from .hooks import HookFunction
 from .ledger import AFTER, Followed, Ledger, real
@@ -142,7 +142,7 @@ def gradients_of(outs: Sequence[Any], cts: Sequence[Any], wanted: Sequence[Any],
     found = run.pull(b, seeds)
     if not create:
         found = [None if g is None else b.stop_gradient(g, reverse=True) for g in found]
-    return [None if g is None else TracedTensor._of(trace, g) for g in found]
+    return placement.unsure([None if g is None else TracedTensor._of(trace, g) for g in found])  # type: ignore[no-any-return]
 
 
 def _seed(b: FrontBuilder, place: int, out: Any, v: Value, seed: Any, trace: Trace) -> Value:

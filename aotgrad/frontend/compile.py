@@ -27,7 +27,7 @@ from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import anomaly, changes, detour, inspection, keeping, kernels, leaks, outputs, profiling, ready, retraces, sources, split, structured, taped, unusable
+from . import anomaly, changes, detour, inspection, keeping, kernels, leaks, outputs, placement, profiling, ready, retraces, sources, split, structured, taped, unusable
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .explained import explained_with_line, told_of_arguments
@@ -281,10 +281,14 @@ class State:
             at += n
         return found
 
+    def _base(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Any, ...]:
+        """What calls have in common that one trace may serve."""
+        return (tree, specs_of(self.signature, leaves, tree, static), modes.state.grad, modes.state.inference,
+                self.asks and tuple([requirement(x) for x in leaves]), self.strided and tuple([gaps(x) for x in leaves]))
+
     def find(self, leaves: Sequence[Any], tree: TreeDef, static: set[int]) -> tuple[Variant, bool]:
         """The variant that fits, traced now if there is none."""
-        base = (tree, specs_of(self.signature, leaves, tree, static), modes.state.grad, modes.state.inference,
-                self.asks and tuple([requirement(x) for x in leaves]), self.strided and tuple([gaps(x) for x in leaves]))
+        base = self._base(leaves, tree, static)
         forced = self.forced.get(base, set())
         key = base if not forced else (base, _numbers(leaves, forced))
         for variant in self.variants.get(key, ()):
@@ -292,12 +296,15 @@ class State:
                 return self._instance_of(key, variant, leaves) or (variant, False)
         variant, forced = self._trace(leaves, tree, static, forced)
         keeping.begin(variant)
+        if variant.strides is not None and not self.strided:  # from now on it matters which arguments have gaps
+            self.strided = True
+            key = base = self._base(leaves, tree, static)
         if forced:
             self.forced[base] = forced
             key = (base, _numbers(leaves, forced))
         undo, variant.undo = variant.undo, None
-        if variant.asks and not self.asks or variant.strides is not None and not self.strided:  # from now on it matters which arguments require gradients, or have gaps
-            self.asks, self.strided = self.asks or variant.asks, self.strided or variant.strides is not None
+        if variant.asks and not self.asks:  # from now on it matters which arguments require gradients
+            self.asks = True
             undo()
             return self.find(leaves, tree, static)
         if variant.effects:  # good for this call alone
@@ -413,6 +420,7 @@ class State:
                 given.append(x)
                 continue
             traced = trace.argument(t, cls)
+            traced._placed = placement.begin(t, array_of(x))
             if isinstance(x, Tensor) and x._requires_grad:
                 trace.requires.add(traced._value)
             if isinstance(x, Tensor) and not isinstance(x, ArrayTensor):
@@ -451,7 +459,7 @@ class State:
         variant.asks = modes.state.asked != asked
         if variant.asks:
             variant.requires = [requirement(obj) for obj, _ in variant.hidden]
-        if trace.ledger.strided:
+        if trace.ledger.strided or trace.placing:
             variant.strides = [gaps(obj) for obj, _ in variant.hidden]
         variant.seconds = time.perf_counter() - started
         variant.records = modes.state.refused != refused or not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])

@@ -14,7 +14,7 @@ from aotgrad_runtime.dtypes import bool_, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import dispatch
+from . import dispatch, placement
 from .front import FrontBuilder
 from .leaves import apart, check_callable, dtype_of
 from .pytree import TreeDef, tree_flatten, tree_unflatten
@@ -56,8 +56,9 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     values = [as_value(x, trace) for x in leaves]
     cls = traced_class([pred, *leaves])
     weak = [getattr(x, "_weak", type(x) in (int, float)) for x in leaves]
-    given_types = [v.type for v in values]
-    subs, join = alternatives([functools.partial(Sub, name, fn, tree, given_types, cls, weak) for name, fn in (("true_fn", true_fn), ("false_fn", false_fn))])
+    given_types, places = [v.type for v in values], [placement.placed(x) for x in leaves]
+    branch = functools.partial(Sub, treedef=tree, types=given_types, cls=cls, weak=weak, places=places)
+    subs, join = alternatives([functools.partial(branch, name, fn) for name, fn in (("true_fn", true_fn), ("false_fn", false_fn))])
     if subs[0].out_tree != subs[1].out_tree:
         raise AotgradTypeError(f"{user_loc()}: cond: the branches return different structures; return the same containers and keys from both")
     lifted: dict[Value, None] = {}
@@ -75,7 +76,9 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     blocks = [_aligned(s, len(values), outer) for s in subs]
     found = b.emit("cond", [p, *outer], {}, blocks)
     join(trace, p)
-    return tree_unflatten(subs[0].out_tree, [cls._of(trace, unrecorded(b, v)) for v in found])
+    out = [cls._of(trace, unrecorded(b, v)) for v in found]
+    placement.mark(out, [x if x == y else placement.UNKNOWN for x, y in zip(subs[0].places, subs[1].places)])
+    return tree_unflatten(subs[0].out_tree, out)
 
 
 _equal_branches: dict[Any, None] = {}  # pairs of branches that were compared, by their code and the types of the operands
@@ -303,14 +306,18 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     def fn(c: Any, x: Any) -> Any:
         return _step_out(f(c, x))
 
-    for _ in range(2):
-        sub = Sub(getattr(f, "__name__", "scan"), fn, body_tree, [*(v.type for v in values), *rows], cls, [*weak, *([False] * len(rows))], draws=LOOP)
+    places, before = [placement.placed(x) for x in carry], set(trace.placing)
+    for _ in range(3):
+        sub = Sub(getattr(f, "__name__", "scan"), fn, body_tree, [*(v.type for v in values), *rows], cls, [*weak, *([False] * len(rows))], draws=LOOP,
+                  places=[*places, *(placement.without(placement.placed(x), x.shape, 0) if isinstance(x, (Tensor, np.ndarray)) else None for x in leaves)])
         wanted = [v.type for v in sub.block.outputs[:len(values)]]
         if sub.out_tree.children[0] != carry_tree:
             raise AotgradTypeError(f"{user_loc()}: {what}: the carry comes back with another structure than it started with")
         changed = [w and t.dtype is not v.type.dtype and t.shape == v.type.shape for w, t, v in zip(weak, wanted, values)]
-        if not any(changed):
+        moved = [p != q for p, q in zip(places, sub.places)]
+        if not any(changed) and not (any(moved) and trace.placing != before):
             break
+        places = [placement.UNKNOWN if m else p for p, m in zip(places, moved)]  # in one round other than in the next
         values = [b.to_dtype(v, t.dtype) if c else v for v, t, c in zip(values, wanted, changed)]
     _meet(b, values, sub.block.outputs)
     for i, (have, new) in enumerate(zip((_plain_type(trace, v.type) for v in values), (_plain_type(trace, t) for t in wanted))):
@@ -323,6 +330,7 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     block.ops, block.outputs = sub.block.ops, sub.block.outputs
     found = b.emit("scan", [*lifted, *values, *xs], {"consts": len(lifted), "carry": len(values), "length": count, "reverse": reverse}, (block,))
     out = [cls._of(trace, unrecorded(b, v)) for v in found]
+    placement.mark(out, [p if p == q else placement.UNKNOWN for p, q in zip(places, sub.places)])
     return tree_unflatten(carry_tree, out[:len(values)]), tree_unflatten(sub.out_tree.children[1], out[len(values):])
 
 

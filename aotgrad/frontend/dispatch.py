@@ -19,7 +19,7 @@ from aotgrad_runtime.dtypes import DType, as_dtype, bfloat16, float32
 from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import eager, quick, strides, unusable
+from . import eager, placement, quick, strides, unusable
 from .front import FrontBuilder, Operand, Public, number_operand, publics
 from .ledger import twin
 from .naming import index_loc
@@ -27,6 +27,7 @@ from .node_names import edges_of, node_name
 from .program import Program
 from .promotion import Kind
 from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, unrecorded, user_loc
+from .views import mark_view
 
 __all__ = ["NUMPY", "TORCH", "call", "function", "is_array_like", "is_view", "program", "program_of", "unwatched", "watch"]
 
@@ -68,6 +69,7 @@ def run(public: Public, arguments: dict[str, Any]) -> Any:
         if trace is not None:
             for x in operands:
                 unusable.check(x)
+                placement.check(x)
             if trace.ledger is not None:
                 operands = [twin(x) for x in operands]
             return _run_traced(public, arguments, operands, flavour, trace)
@@ -165,13 +167,20 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     results = public.emit(b, _replaced(public, arguments, wrapped))
     made = _restore(results, lambda v: flavour.traced._of(trace, unrecorded(b, v)))
     first = operands[0] if operands else None
-    how = view_of(public, results, arguments, flavour.torch) if isinstance(first, Traced) and first._trace is trace else None
-    if how is not None:
-        if how is eager.SAME:
-            return first if first is not None and results is first._value else made
-        for i, out in enumerate(made if isinstance(made, tuple) else (made,)):
-            if flavour.torch or out.ndim:  # NumPy's scalars are no views
-                eager.mark_view(out, first, how, i)
+    outs = made if isinstance(made, tuple) else (made,)
+    how = view_of(public, results, arguments, flavour.torch) if isinstance(first, Tensor) else None
+    if how is None:
+        placement.place(outs, public, operands, flavour.torch)
+        return made
+    if how is eager.SAME:
+        return first if isinstance(first, Traced) and results is first._value else made
+    if how[0] == "index" and len(operands) > 1:  # what the indices are now: they may be written to
+        how = (*how, [flavour.traced._of(trace, o.value) for o in wrapped[1:]])
+    elif how[0] == "reshape" and public.op.name in _RESHAPED[:2]:
+        how = ("unsettled", public.name)
+    for i, out in enumerate(outs):
+        if flavour.torch or out.ndim:  # NumPy's scalars are no views
+            mark_view(out, first, how, i)
     return made
 
 
@@ -347,17 +356,17 @@ def _numpy_result(out: Any, inputs: Sequence[Any]) -> Any:
 
 _SKIP = object()
 # Functions whose results show the memory of their first argument, as torch's and NumPy's do; all others give memory of their own.
-_RESHAPED = frozenset(("view", "flatten", "unflatten", "unsqueeze", "squeeze"))
+_RESHAPED = ("view", "flatten", "unflatten", "unsqueeze", "squeeze")  # the first two as far as strides allow
 _CASTS = frozenset(("convert", "to_float", "to_double", "to_int", "to_long", "to_bool", "contiguous"))
 _PERMUTED = frozenset(("reorder", "swap", "movedim", "t", "transposed"))
 _OTHER = frozenset(("spread", "split", "chunk", "unbind", "narrow", "diagonal"))
 
 
 def view_of(public: Public, results: Any, arguments: dict[str, Any], torch: bool) -> tuple[Any, ...] | None:
-    """How the results of a call are views (see ``eager.ViewExtra``), None where they are not."""
+    """How the results of a call are views (see ``views.ViewExtra``), None where they are not."""
     name = public.op.name
     if name == "getitem":
-        return ("index", arguments["spec"]) if "indices" not in arguments else None
+        return None if any(len(a.shape) for a in arguments.get("indices", ())) else ("index", arguments["spec"])
     if name in _CASTS and torch and (results.op is None or results.op.name != "cast"):  # torch's casts to the same dtype give the tensor itself
         return eager.SAME
     if public.name == "flatten" and torch and (results.op is None or results.op.name != "flatten" and len(results.type.shape) > 1):
@@ -409,9 +418,11 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     trace.block.args = [trace.block.args[i] for i in order]
     func = substitute_func(Func(public.op.name, trace.block), trace.replaced())
     structure = None if not isinstance(results, tuple) else type(results)
-    runner = functools.partial(_diagonal, {k: v for k, v in arguments.items() if k != "input"}) if public.op.name == "diagonal" else None
+    runner: Any = functools.partial(_diagonal, {k: v for k, v in arguments.items() if k != "input"}) if public.op.name == "diagonal" else None
     if public.op.name == "spread":
         runner = functools.partial(strides.expanded, func.out_types[0].shape)
+    if public.name == "ravel":
+        runner = _ravelled
     name, view = node_name(public, arguments, operands), view_of(public, results, arguments, flavour.torch)
     if not flavour.torch:
         return Program(func, name, runner, view), structure, dtypes
@@ -441,6 +452,11 @@ def _diagonal(arguments: dict[str, Any], x: Any) -> list[Any]:
 
 
 _UNROUNDED = frozenset(("add", "sub", "subtract", "mul", "multiply", "div", "divide", "true_divide"))  # take numbers as they are beside bfloat16, as torch's do
+
+
+def _ravelled(x: Any) -> list[Any]:
+    """A view of what has no gaps alone, in torch and NumPy, where ``reshape`` has one of evenly spaced elements too."""
+    return [x.reshape(-1) if x.flags.c_contiguous else x.flatten()]
 
 
 def _number_arg(trace: Trace, dtypes: list[Any], slot: int, dtype: DType) -> Any:

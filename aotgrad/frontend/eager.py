@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,15 +15,16 @@ from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording, watchers
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
-from aotgrad_runtime.tape import FREED, FREED_TEXT, NO_EDGE, Extra, Freed, Node, SavedArray, VersionCell, cast, cell_of, edge_of, extra_of
+from aotgrad_runtime.tape import FREED, FREED_TEXT, NO_EDGE, Freed, Node, SavedArray, VersionCell, cast, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from . import saved as saving
 from .program import Program
 from .subtrace import as_value, builder_of, traced_class
 from .trace import Traced, current
+from .views import mark_view
 
-__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "ViewExtra", "apply", "dual_class", "levels", "make_dual", "mark_view", "packed", "record", "replay"]
+__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "apply", "dual_class", "levels", "make_dual", "packed", "record", "replay"]
 
 _watching = watchers.shared
 
@@ -203,54 +203,6 @@ def packed(saved: SavedArray, cls: type[Any], cell: VersionCell) -> SavedArray |
 
 def _float_outputs(program: Program) -> list[int]:
     return [i for i, t in enumerate(program.func.out_types) if t.dtype.is_differentiable]
-
-
-class _Strong:
-    """A reference with the call of a weak one."""
-
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: Any) -> None:
-        self.obj = obj
-
-    def __call__(self) -> Any:
-        return self.obj
-
-
-class ViewExtra(Extra):
-    """What a view knows: the tensor whose memory it shows, and ``how``: ("index", spec), ("reshape",), ("permute", order) or ("call", function, arguments, result).
-
-    A view keeps what it shows alive, as in torch. ``made``: the grad mode it was made in, where writes through it are refused for that.
-    """
-
-    cell: VersionCell
-    made: str | None = None
-
-    def __init__(self, parent: Any, how: tuple[Any, ...]) -> None:
-        self.parent: Any = _Strong(parent)
-        self.how = how
-        self.cell = cell_of(parent)
-        base = parent._extra.base
-        self.base = parent if base is None else base
-        if not modes.state.grad:
-            self.made = "inference" if modes.state.inference else "no_grad"
-        self.inference = parent._extra.inference
-
-    def show(self, parent: Any) -> None:
-        """Makes it a view of ``parent``, which has taken the place of what it showed."""
-        self.parent = _Strong(parent)
-
-
-def mark_view(out: Any, parent: Any, how: Any, place: int = 0) -> None:
-    """Makes ``out``, result ``place`` of a call, a view of ``parent``: they share a version counter, and writes to one reach the other."""
-    out._extra = extra = ViewExtra(parent, (*how, place) if how[0] == "call" else how)
-    cell = extra.cell
-    views = cell.views
-    if views is None:
-        views = cell.views = []
-    if len(views) >= 16 and len(views) & (len(views) - 1) == 0:  # now and then the dead go
-        views[:] = [r for r in views if r() is not None]
-    views.append(weakref.ref(out))
 
 
 class Dual:

@@ -20,6 +20,7 @@ from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
+from . import placement
 from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .ledger import made_here, twin
@@ -332,7 +333,9 @@ def placed_like(out: Any, x: Any, memory_format: Any) -> Any:
     if isinstance(out, Traced):
         if memory_format in (None, mf.preserve_format):
             x = twin(x)
-            return relaid(out, x._value.type.layout) if isinstance(x, Traced) else out
+            out = relaid(out, x._value.type.layout) if isinstance(x, Traced) else out
+            placement.like(out, x)
+            return out
         return relaid(out, layout_of(out.shape, mf.check(memory_format)))
     if isinstance(x, Tensor) and not isinstance(x, Traced):
         out._data = mf.copy_to_strides(out._data, _like_strides(x, memory_format))

@@ -15,7 +15,7 @@ from aotgrad_runtime.dtypes import as_dtype
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
-from . import eager
+from . import eager, placement
 from .program import Program
 from .rules import flavour
 from .subtrace import as_value, builder_of, traced_class
@@ -121,7 +121,7 @@ def _traced(call: HostFunction, args: Sequence[Any], types: list[TensorType]) ->
         raise AotgradTypeError(f"{user_loc()}: host_call: a traced value is used outside the call that made it")
     b, cls = builder_of(trace), traced_class(args)
     found = b.emit("host_call", [b.refresh(as_value(x, trace)) for x in args], {"call": call, "types": tuple(types), "effect": True})
-    return [cls._of(trace, unrecorded(b, v)) for v in found]
+    return placement.unsure([cls._of(trace, unrecorded(b, v)) for v in found])  # type: ignore[no-any-return]
 
 
 def _eager(call: HostFunction, args: Sequence[Any], types: list[TensorType]) -> list[Any]:

@@ -19,9 +19,10 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 from aotgrad_runtime.watched import written
 
 from . import dispatch, eager, inplace
-from .eager import Dual, ViewExtra
+from .eager import Dual
 from .front import Public
 from .trace import Traced, current, plain_size, user_loc
+from .views import ViewExtra, mark_view
 
 __all__ = ["At", "IndexSpec", "getitem", "parse", "setitem", "updated"]
 
@@ -254,7 +255,7 @@ def _part(x: Any, index: Any) -> Any:
         out = eager.record(program, [x], [part], Tensor)[0]
     else:
         out = wrap(part)
-    eager.mark_view(out, x, ("index", spec))
+    mark_view(out, x, ("index", spec))
     return out
 
 

@@ -19,11 +19,13 @@ from aotgrad_runtime.tape import Extra, cell_of, node_extra_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from aotgrad_runtime.watched import written
 
-from . import dispatch
-from .eager import Dual, ViewExtra, dual_class, make_dual
+from . import dispatch, placement
+from .eager import Dual, dual_class, make_dual
 from .ledger import DETACHED, twin
+from .placement import parent_of
 from .subtrace import builder_of
 from .trace import Traced, TracedArray, plain_size, user_loc
+from .views import ViewExtra
 
 __all__ = ["check_writable", "leaf_shown", "memory", "recorded", "retains", "store", "turn", "update"]
 
@@ -31,11 +33,6 @@ __all__ = ["check_writable", "leaf_shown", "memory", "recorded", "retains", "sto
 def recorded(x: Any, *others: Any) -> bool:
     """Whether a write of ``others`` into ``x`` becomes part of a graph."""
     return modes.state.grad and any(isinstance(t, Tensor) and t._requires_grad for t in (x, *others))
-
-
-def _parent(x: Any) -> Any:
-    extra = x._extra
-    return extra.parent() if isinstance(extra, ViewExtra) else None
 
 
 def check_writable(x: Any, name: str, history: bool) -> None:
@@ -52,7 +49,7 @@ def leaf_shown(x: Any) -> Any:
     """The leaf that requires grad whose memory ``x`` shows, itself or as a view; None where there is none."""
     at = x
     while at is not None and (not at._requires_grad or at._node is not None or isinstance(at, (Traced, Dual))):
-        at = _parent(at)
+        at = parent_of(at)
     return at
 
 
@@ -64,7 +61,7 @@ def _refuse_leaf(leaf: Any, view: bool, name: str) -> NoReturn:
 def retains(x: Any) -> bool:
     """Whether a write to ``x`` makes the gradient of the new value that of a tensor which retains its gradient."""
     while x is not None and (x._extra is None or not x._extra.retains):
-        x = _parent(x)
+        x = parent_of(x)
     return x is not None
 
 
@@ -86,7 +83,7 @@ def memory(x: Any) -> Any:
 
 
 def _root(x: Any) -> Any:
-    while (parent := _parent(x)) is not None:
+    while (parent := parent_of(x)) is not None:
         x = parent
     return x
 
@@ -100,7 +97,7 @@ def _own_memory(x: Any) -> Any:
     with modes.no_grad():
         for ref in list(cell_of(root).views or ()):
             view = ref()
-            if view is not None and (parent := _parent(view)) is not None:
+            if view is not None and (parent := parent_of(view)) is not None:
                 view._data = _again(view, parent)._data
     return x._data
 
@@ -137,11 +134,12 @@ def _store_traced(x: Any, new: Any, name: str) -> Any:
                                "or pass the tensor as an argument. Functions of ag.compile can write it")
     if new._trace is not x._trace:
         raise AotgradTypeError(f"{user_loc()}: {name}: a value from outside this loop or branch is written in its body; return the new value from the body instead")
+    placement.settle(x, name)
     check_writable(x, name, True)
     if not isinstance(x, TracedArray) and modes.state.grad and x._trace.ledger is not None:
         _check_leaves(x, x._trace.ledger, name)
     x._value = _kept_history(x, new)
-    _write_back(x)
+    _write_back(x, name)
     return x
 
 
@@ -156,7 +154,7 @@ def _check_leaves(x: Any, ledger: Any, name: str) -> None:
             if leaf is not None:
                 _refuse_leaf(leaf, True, name)
             ledger.no_leaves[id(at)] = at
-        at = None if getattr(at._extra, "how", None) == DETACHED else _parent(at)
+        at = None if getattr(at._extra, "how", None) == DETACHED else parent_of(at)
 
 
 def _kept_history(x: Any, new: Any) -> Any:
@@ -196,14 +194,18 @@ def _replace(x: Any, new: Any) -> None:
     x._primal, x._tangent, x._level = new._primal, new._tangent, new._level
 
 
-def _put(parent: Any, value: Any, spec: Any) -> Any:
-    return dispatch.run(dispatch.TORCH["setitem"], {"input": parent, "value": value, "spec": spec})
+def _put(parent: Any, value: Any, spec: Any, *indices: Any) -> Any:
+    return dispatch.run(dispatch.TORCH["setitem"], {"input": parent, "value": value, "spec": spec, **_indices(*indices)})
+
+
+def _indices(given: Any = None) -> dict[str, Any]:
+    return {} if given is None else {"indices": list(given)}
 
 
 def _undone(child: Any, parent: Any, how: tuple[Any, ...]) -> Any:
     """What ``parent`` becomes when its view (``how``) is ``child``."""
     if how[0] == "index":
-        return _put(parent, child, how[1])
+        return _put(parent, child, *how[1:])
     if how == DETACHED:
         return type(parent)._of(parent._trace, _grafted(parent, child))
     if how[0] == "reshape":
@@ -218,7 +220,7 @@ def _again(child: Any, parent: Any) -> Any:
     """The view ``child`` of ``parent``, made anew."""
     how = child._extra.how
     if how[0] == "index":
-        return dispatch.run(dispatch.TORCH["getitem"], {"input": parent, "spec": how[1]})
+        return dispatch.run(dispatch.TORCH["getitem"], {"input": parent, "spec": how[1], **_indices(*how[2:])})
     if how == DETACHED:
         return type(parent)._of(parent._trace, parent._trace.builder.stop_gradient(parent._value))
     if how[0] == "reshape":
@@ -258,23 +260,25 @@ def _take_over(x: Any, new: Any) -> None:
         _adopt(x, new)
 
 
-def _write_back(x: Any) -> None:
+def _write_back(x: Any, name: str = "") -> None:
     """The tensors that ``x`` is a view of, and their other views, get the history of the write (their memory has it already)."""
     fresh = {id(x)}
     root, child = x, x
-    while (parent := _parent(child)) is not None:
+    while (parent := parent_of(child)) is not None:
         _take_over(parent, _undone(child, parent, child._extra.how))
         fresh.add(id(parent))
         root = child = parent
     if root._extra is None or root._extra.cell is None:
         return
-    for ref in list(root._extra.cell.views or ()):  # in the order they were made: a view comes after what it is a view of
-        view = ref()
-        parent = None if view is None else _parent(view)
-        if parent is None or id(view) in fresh or id(parent) not in fresh:
+    views = [view for ref in list(root._extra.cell.views or ()) if (view := ref()) is not None]
+    for view in views:  # in the order they were made: a view comes after what it is a view of
+        parent = parent_of(view)
+        if parent is None or id(view) in fresh or id(parent) not in fresh or isinstance(view, Traced) and view._trace is not x._trace:
             continue
         _take_over(view, _again(view, parent))
         fresh.add(id(view))
+    if isinstance(x, Traced):
+        placement.spoil(fresh, views, user_loc(), name)
 
 
 def update(x: Any, new: Any, name: str) -> Any:
@@ -325,6 +329,8 @@ def _before(x: Any) -> Any:
     """A tensor that is what ``x`` is, and that the views of ``x`` are views of from now on."""
     if isinstance(x, Traced):
         out = type(x)._of(x._trace, x._value)
+        out._placed = placement.placed(x)
+        x.__dict__.pop("_placed")  # it is another view now
     elif isinstance(x, Dual):
         out = make_dual(x._primal, x._tangent, x._level)
     else:

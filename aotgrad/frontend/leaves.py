@@ -18,7 +18,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import AccumulateGrad, edge_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, make_output, wrap
 
-from . import dispatch, eager
+from . import dispatch, eager, placement
 from .eager import Dual, make_dual
 from .program import Program
 from .promotion import python_dtype
@@ -192,6 +192,7 @@ def alias(x: Any, trace: Trace | None = None) -> Any:
         return x
     out = TracedArray._of(x._trace, x._value) if trace is None else TracedArray._of(trace, trace.value_of(x))
     out.__dict__.update({k: v for k, v in x.__dict__.items() if k in ("_weak", "_leaf_index")})
+    out._placed = placement.placed(x)
     return out
 
 

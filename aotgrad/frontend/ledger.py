@@ -18,10 +18,12 @@ from aotgrad_runtime.errors import AotgradRuntimeError
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from .eager import Dual, mark_view
+from .eager import Dual
 from .notices import notice
+from .placement import data_placed
 from .sources import Argument, GradOf, Item
 from .trace import Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, user_loc
+from .views import mark_view
 
 __all__ = ["AFTER", "DETACHED", "Followed", "Gradient", "Ledger", "Slot", "detach", "detach_", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of",
            "made_here", "real", "set_data", "set_grad", "set_item", "twin"]
@@ -115,6 +117,7 @@ class Ledger:
         if found is None:
             value = self.trace.capture(x, x._data)
             found = TracedTensor._of(self.trace, value)
+            found._placed = data_placed(x._data)
             self.twins[id(x)] = found
             self.reals[id(found)] = x
             self._start(found)

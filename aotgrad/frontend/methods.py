@@ -17,13 +17,14 @@ from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, Aotgra
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
-from . import backward, dispatch, factories, hooks, indexing, inplace, ledger, steps
+from . import backward, dispatch, factories, hooks, indexing, inplace, ledger, placement
 from .composed import written
 from .dispatch import NUMPY, TORCH, call, run
-from .eager import Dual, ViewExtra
+from .eager import Dual
 from .front import Public
 from .numpy_protocol import PUBLIC, array_function, array_ufunc, reduction
 from .trace import Traced, user_loc
+from .views import ViewExtra
 
 __all__ = ["FUNCTIONS", "contiguous", "table"]
 
@@ -266,10 +267,7 @@ def contiguous(x: Any, memory_format: Any = mf.contiguous_format) -> Any:
     """The tensor with its elements dense in ``memory_format``: itself if they are, else a copy."""
     memory_format, x = mf.check(memory_format), ledger.twin(x)
     if isinstance(x, Traced):
-        if memory_format is mf.preserve_format:
-            return x
-        out = factories.relaid(x, factories.layout_of(x.shape, memory_format))
-        return out if out is not x or steps.gives_itself(x, memory_format) else type(x)._of(x._trace, x._value)  # memory of its own
+        return x if memory_format is mf.preserve_format else placement.contiguous(x, factories.relaid(x, factories.layout_of(x.shape, memory_format)))
     if x.is_contiguous(memory_format):
         return x
     if memory_format is mf.preserve_format:
@@ -482,6 +480,13 @@ def _array_flatten(self: Any, order: str = "C") -> Any:
     return call(TORCH["clone"], (call(NUMPY["ravel"], (self,), {}),), {})
 
 
+def _array_copy(self: Any, order: str = "C") -> Any:
+    out = call(TORCH["clone"], (self,), {})
+    if order in ("K", "A") or isinstance(out, Dual):
+        return out
+    return contiguous(out)
+
+
 def _array_fill(self: Any, value: Any) -> None:
     indexing.setitem(self, Ellipsis, value)
 
@@ -496,7 +501,7 @@ def _no_sort(name: str) -> Method:
 def _array_table() -> dict[str, Any]:
     out: dict[str, Any] = {name: dispatch.function(NUMPY[name], name) for name in _ARRAY_METHODS if name in NUMPY}
     out.update((name, reduction(name)) for name in ("all", "any", "max", "mean", "min", "prod", "sum"))
-    out.update(astype=_array_astype, flatten=_array_flatten, fill=_array_fill, copy=lambda self, order="C": call(TORCH["clone"], (self,), {}),
+    out.update(astype=_array_astype, flatten=_array_flatten, fill=_array_fill, copy=_array_copy,
                nonzero=lambda self: tuple(x._data for x in _nonzero(self, True)), sort=_no_sort("sort"), argsort=_no_sort("argsort"), conj=lambda self: self,
                conjugate=lambda self: self)
     return out

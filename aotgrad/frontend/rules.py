@@ -16,7 +16,7 @@ from aotgrad_runtime.arrays import native
 from aotgrad_runtime.errors import AotgradError, AotgradNotImplementedError, AotgradRuntimeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import dispatch, eager
+from . import dispatch, eager, placement
 from .program import Program
 from .pytree import tree_flatten
 from .subtrace import Sub, as_value, builder_of, traced_class
@@ -108,7 +108,7 @@ def call_traced(leaves: Sequence[Any], rule: Rule) -> list[Any]:
     attrs = {"name": rule.name, "outs": parts.outs, "moving": tuple(moving), "cts": tuple(parts.cts), "residuals": tuple(parts.residuals), "grads": tuple(parts.grads),
              "through": rule.through, "once": rule.once, "error": rule.error or "; ".join(parts.errors), "batch": rule.batch}
     found = b.emit("custom", [b.refresh(v) for v in (*values, *sub.lifted_values())], attrs, regions)
-    return [cls._of(trace, unrecorded(b, v)) for v in found]
+    return placement.unsure([cls._of(trace, unrecorded(b, v)) for v in found])  # type: ignore[no-any-return]
 
 
 class _Depth(threading.local):

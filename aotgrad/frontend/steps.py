@@ -10,6 +10,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError
@@ -19,25 +21,25 @@ from . import kernels
 from .ledger import DETACHED, ledger_of, real
 from .trace import TracedTensor, plain_size, user_loc
 
-__all__ = ["gaps", "gives_itself"]
+__all__ = ["gaps"]
 
 _OF_PARTS = frozenset(("split", "chunk", "narrow"))
 
 
 def gaps(x: Any) -> tuple[int, ...] | None:
-    """The strides of a tensor whose memory is not dense, in elements; None of all else."""
-    if not isinstance(x, Tensor) or kernels.dense_order(x._data) is not False:
+    """The strides of a tensor or array whose memory is not dense, in elements; None of all else."""
+    data = x._data if isinstance(x, Tensor) else x
+    if not isinstance(data, np.ndarray) or kernels.dense_order(data) is not False:
         return None
-    return tuple([s // x._data.itemsize for s in x._data.strides])
+    return tuple([s // data.itemsize for s in data.strides])
 
 
-def _steps(x: Any, ask: bool = True) -> list[Any]:
-    """``ask``: what arguments really are matters; else they count as dense."""
+def _steps(x: Any) -> list[Any]:
     how = getattr(x._extra, "how", None)
     if how is not None:
-        return _of_view(x, x._extra.parent(), how, ask)
+        return _of_view(x, x._extra.parent(), how)
     ledger, rank = x._trace.ledger, x.ndim
-    if ask and ledger is not None and (real := ledger.reals.get(id(x))) is not None:
+    if ledger is not None and (real := ledger.reals.get(id(x))) is not None:
         ledger.strided = True
         if (found := gaps(real)) is not None:
             return list(found)
@@ -53,33 +55,36 @@ def _dense(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
     return out
 
 
-def _of_view(x: Any, parent: Any, how: tuple[Any, ...], ask: bool) -> list[Any]:
+def _of_view(x: Any, parent: Any, how: tuple[Any, ...]) -> list[Any]:
     if how == DETACHED:
-        return _steps(parent, ask)
+        return _steps(parent)
     if how[0] == "permute":
-        return [_steps(parent, ask)[d] for d in how[1]]
+        return [_steps(parent)[d] for d in how[1]]
     if how[0] == "index":
-        return _of_index(parent, how[1].entries, ask)
-    if how[0] == "reshape":
-        found = _with_ones(x, parent, ask)
+        return _of_index(parent, how[1].entries)
+    if how[0] == "copied" or how[:2] == ("unsettled", "contiguous"):
+        layout = x._value.type.layout
+        return _dense(x.shape, range(x.ndim) if layout is None else layout.order)
+    if how[0] in ("reshape", "unsettled"):
+        found = _with_ones(x, parent)
         if found is not None:
             return found
-        if mf.is_contiguous(parent.shape, _steps(parent, ask)):
+        if mf.is_contiguous(parent.shape, _steps(parent)):
             return _dense(x.shape, range(x.ndim))
     if how[0] == "call":
         name, lead = how[1].op.name, x.ndim - parent.ndim
         if name in _OF_PARTS:
-            return _steps(parent, ask)
+            return _steps(parent)
         if name == "spread":
-            return [0] * lead + [s if n == m else 0 for s, n, m in zip(_steps(parent, ask), parent.shape, x.shape[lead:])]
+            return [0] * lead + [s if n == m else 0 for s, n, m in zip(_steps(parent), parent.shape, x.shape[lead:])]
     raise AotgradNotImplementedError(f"{user_loc()}: a compiled function does not know the strides of this view; ask before it is made, or use reshape() or "
                                      "contiguous(), which serve every memory order")
 
 
-def _with_ones(x: Any, parent: Any, ask: bool) -> list[Any] | None:
+def _with_ones(x: Any, parent: Any) -> list[Any] | None:
     """Where dims of size 1 were put in or left out."""
     own, others = [plain_size(n) for n in x.shape], [plain_size(n) for n in parent.shape]
-    kept = [(n, s) for n, s in zip(others, _steps(parent, ask)) if not _one(n)]
+    kept = [(n, s) for n, s in zip(others, _steps(parent)) if not _one(n)]
     if [n for n in own if not _one(n)] != [n for n, _ in kept]:
         return None
     out: list[Any] = []
@@ -95,28 +100,18 @@ def _one(n: Any) -> bool:
     return isinstance(n, int) and n == 1
 
 
-def _of_index(parent: Any, entries: Sequence[tuple[Any, ...]], ask: bool) -> list[Any]:
-    steps = iter(zip(_steps(parent, ask), parent.shape))
+def _of_index(parent: Any, entries: Sequence[tuple[Any, ...]]) -> list[Any]:
+    steps = iter(zip(_steps(parent), parent.shape))
     out: list[Any] = []
     for i, entry in enumerate(entries):
         if entry[0] == "new":  # as far as the dim behind it reaches
             behind = sum(e[0] != "new" for e in entries[:i])
-            out.append(_steps(parent, ask)[behind] * parent.shape[behind] if behind < parent.ndim else 1)
+            out.append(_steps(parent)[behind] * parent.shape[behind] if behind < parent.ndim else 1)
             continue
         step, _ = next(steps)
         if entry[0] != "int":
             out.append(step * (1 if entry[3] is None else entry[3]))
     return out + [step for step, _ in steps]
-
-
-def gives_itself(x: Any, memory_format: mf.MemoryFormat) -> bool:
-    """Whether ``x.contiguous()`` is ``x``: of views, those that are dense in what they show, as far as that is known."""
-    if getattr(x._extra, "how", None) in (None, DETACHED):
-        return True
-    try:
-        return mf.is_contiguous(x.shape, _steps(x, ask=False), memory_format)
-    except AotgradNotImplementedError:
-        return False
 
 
 def _stride(self: Any, dim: SupportsIndex | None = None) -> Any:

@@ -14,7 +14,7 @@ from aotgrad_runtime.arrays import native
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import unusable
+from . import placement, unusable
 from .explained import explained
 from .front import FrontBuilder
 from .promotion import python_dtype
@@ -42,6 +42,7 @@ def builder_of(trace: Trace) -> FrontBuilder:
 def as_value(x: Any, trace: Trace) -> Value:
     """The IR value of a leaf in ``trace``: traced values, arrays (hidden inputs), numbers (constants)."""
     if isinstance(x, Traced):
+        placement.check(x)
         return trace.value_of(x)
     unusable.check(x)
     if isinstance(x, Tensor):
@@ -67,12 +68,13 @@ class Sub:
     """``fn`` traced on arguments of given types inside the current trace.
 
     ``block``: its args are the given leaves, then what it uses of the traces around it (``lifted``: those values in the parent). Without a parent, arrays that it meets
-    are constants, or with ``hidden`` arguments too (``trace.captured``).
+    are constants, or with ``hidden`` arguments too (``trace.captured``). ``places``: how the leaves lie in memory (see ``placement``), and how the results do afterwards.
     """
 
     @modes.intact
     def __init__(self, name: str, fn: Callable[..., Any], treedef: TreeDef, types: Sequence[TensorType], cls: type[Any], weak: Sequence[bool] | None = None,
-                 parent: Trace | None = None, hidden: bool = False, draws: Any = None) -> None:
+                 parent: Trace | None = None, hidden: bool = False, draws: Any = None,
+                 places: Sequence[Any] | None = None) -> None:
         self.parent = parent or current()
         self.trace = Trace(name, self.parent, examples=None if self.parent else {}, hidden=hidden or self.parent is not None)
         self.trace.draws = draws
@@ -80,11 +82,14 @@ class Sub:
         for leaf, w in zip(leaves, weak or ()):
             if w:
                 leaf._weak = True
+        for leaf, found in zip(leaves, places or [placement.UNKNOWN] * len(leaves)):
+            leaf._placed = found if leaf.ndim else None
         self.cls, self.count = cls, len(leaves)
         args = tree_unflatten(treedef, leaves)
         try:
             with tracing(self.trace):
                 out = fn(*args)
+                self.places = [placement.placed(x) for x in tree_flatten(out)[0]]
                 self.trace.block.outputs, self.out_tree = outputs_of(self.trace, out)
         except Exception as error:
             found = explained(error)

@@ -106,7 +106,7 @@ class Trace:
     """One program being written. ``examples``: sizes seen in the first call (JIT), by symbol; absent in ahead-of-time builds, where a size cannot be fixed."""
 
     def __init__(self, name: str, parent: Trace | None = None, examples: dict[str, int] | None = None, hidden: bool = True) -> None:
-        self.name, self.parent = name, parent
+        self.name, self.parent, self.hidden = name, parent, hidden
         self.block = Block()
         self.builder = Builder(self.block)
         self.examples: dict[str, int] = parent.examples if parent is not None else (examples if examples is not None else {})
@@ -115,11 +115,11 @@ class Trace:
         self.fixed: list[tuple[DimLike, DimLike, Loc | None]] = parent.fixed if parent is not None else []  # sizes that the trace took the numbers of, and where
         self.least: dict[DimLike, tuple[int, int]] = parent.least if parent is not None else {}  # of a size: a lower bound, and the place of its guard
         self.unequal: list[tuple[DimLike, DimLike]] = parent.unequal if parent is not None else []
+        self.placing: set[Value] = parent.placing if parent is not None else set()  # reshaped values of which it mattered whether they are views
         self.lifted: dict[Value, tuple[Any, Value]] = {}
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.taken: dict[int, set[tuple[CodeType, int]]] = {}  # for each owner of memory, by id: where the program took an array for an operand
         self.noted: list[Any] = []  # tensors whose numbers the program used
-        self.hidden = hidden
         self.requires: set[Value] = set()  # arguments that gradients are wanted of, as ``requires_grad`` tells
         self.draws: Any = None  # what drawing random numbers means here, see ``randoms``
         self.torch = False  # whether tensors are among the results

@@ -14,6 +14,7 @@ from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import differentiating
 
+from . import placement
 from .front import FrontBuilder
 from .leaves import F, alias, check_depends, check_float, differentiable, match, name_of, place_of, scalar_output, with_aux
 from .pytree import tree_flatten, tree_unflatten
@@ -58,7 +59,7 @@ class Inline:
 
         flat_tree = tree_flatten(tuple(kept))[1]
         weak = [type(x) is float or getattr(x, "_weak", False) for x in self.arrays]
-        self.sub = Sub(name_of(f), fn, flat_tree, [v.type for v in kept], self.cls, weak)
+        self.sub = Sub(name_of(f), fn, flat_tree, [v.type for v in kept], self.cls, weak, places=[placement.placed(x) for x in self.arrays])
         self.ins = [self.b.refresh(v) for v in [*kept, *self.sub.lifted_values()]]
         live = iter(self.on)
         self.active = [next(live) for _ in kept] if len(kept) == len(self.on) else [differentiable(x) for x in self.arrays]
@@ -74,7 +75,7 @@ class Inline:
         self.outs, self.out_tangents = differentiate(self.b, lb, self.block, self.ins, self.tangents, forward)
 
     def wrapped(self, v: Value) -> Any:
-        return self.cls._of(self.trace, v)
+        return placement.unsure([self.cls._of(self.trace, v)])[0]
 
     def gradients(self, b: Builder, cts: Sequence[Any]) -> list[Any]:
         """Cotangents of the active inputs, zeros where nothing arrives."""

@@ -15,7 +15,7 @@ from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueE
 from aotgrad_runtime.modes import differentiating
 from aotgrad_runtime.tensor import Tensor, wrap
 
-from . import dispatch, eager
+from . import dispatch, eager, placement
 from .eager import Dual, levels, make_dual
 from .explained import explained, told_of_arguments
 from .leaves import (
@@ -343,7 +343,7 @@ def _linearize_eager(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
         return f(*tree_unflatten(tree, [next(args) if is_leaf_array(x) else x for x in leaves]))
 
     weak = [type(x) is float or getattr(x, "_weak", False) for x in arrays]
-    sub = Sub(name_of(f), fn, tree_flatten(tuple(arrays))[1], types, traced_class(leaves), weak, hidden=True)
+    sub = Sub(name_of(f), fn, tree_flatten(tuple(arrays))[1], types, traced_class(leaves), weak, hidden=True, places=[placement.placed(x) for x in given])
     captured = [obj if isinstance(obj, Tensor) else borrowed(obj) for obj, _ in sub.trace.captured.values()]
     primal, linear = linearize_func(sub.func(), [*(t.dtype.is_differentiable for t in types), *(False for _ in captured)])
     found = eager.apply(Program(primal, "Linearize"), [*given, *captured], cls)

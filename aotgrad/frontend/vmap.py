@@ -18,7 +18,7 @@ from aotgrad_runtime.dtypes import DType, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import eager
+from . import eager, placement
 from .explained import told_of_arguments
 from .leaves import F, apart, borrowed, check_callable, like_name, name_of
 from .program import Program
@@ -177,7 +177,8 @@ class _Call:
 
         cls = traced_class(self.leaves)
         types = [*types, TensorType((), int64)] if self.randomness == "different" else types
-        return Sub(self.name, fn, tree_flatten(tuple(range(len(types))))[1], types, cls, hidden=hidden)
+        places = [placement.without(placement.placed(x := self.leaves[a.index]), x.shape, a.dim) for a in self.arrays]
+        return Sub(self.name, fn, tree_flatten(tuple(range(len(types))))[1], types, cls, hidden=hidden, places=[*places, None])
 
     def _eager(self) -> Any:
         given = [self._concrete(self.leaves[a.index]) for a in self.arrays]
