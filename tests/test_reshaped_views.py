@@ -208,3 +208,15 @@ def test_a_part_of_a_value_from_outside_a_loop_is_not_written_in_it():
 def test_expanded_memory_is_not_written():
     with pytest.raises(ag.AotgradError, match="one element stands for several"):
         ag.compile(lambda a: (a * 1).expand(3, 2).mul_(2.0))(ag.ones(2))
+
+
+def test_nan_to_num_writes_where_it_is_told_to():
+    def f(a):
+        a = a * 1.0
+        a[0] = np.nan
+        np.nan_to_num(a, copy=False, nan=3.0)
+        return a * 1.0
+
+    x = np.ones(3)
+    for run in (f, ag.compile(f), lambda x: ag.vmap(f)(x[None])[0], lambda x: ag.vjp(f, x)[0]):
+        assert np.array_equal(run(x), [3.0, 1.0, 1.0])

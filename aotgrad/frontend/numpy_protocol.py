@@ -341,6 +341,14 @@ def _rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     return call(TORCH["permute"], (call(TORCH["flip"], (m, (j,)), {}), order), {}) if k == 1 else call(TORCH["flip"], (call(TORCH["permute"], (m, order), {}), (j,)), {})
 
 
+def _nan_to_num(x: Any, copy: bool, rest: dict[str, Any]) -> Any:
+    out = call(NUMPY["nan_to_num"], (x,), rest)
+    if copy:
+        return out
+    indexing.setitem(x, Ellipsis, out)
+    return x
+
+
 def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
     if len(condlist) != len(choicelist) or not condlist:
         raise AotgradValueError(f"{user_loc()}: np.select takes as many choices as conditions, at least one; {len(condlist)} and {len(choicelist)} were given")
@@ -419,6 +427,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "astype": lambda x, dtype, *, copy=True, device=None: call(TORCH["astype"], (x, dtype), {}),
     "vdot": _vdot, "linalg.vecdot": lambda x1, x2, *, axis=-1: _vecdot(x1, x2, axis), "matrix_transpose": _swapped, "linalg.matrix_transpose": _swapped,
     **{f"nan{name}": _without_nan(name) for name in ("sum", "prod", "mean", "max", "min")},
+    "nan_to_num": lambda x, copy=True, **rest: _nan_to_num(x, copy, rest),
     "diff": _diff, "trapezoid": _trapezoid, "average": _average, "tensordot": _tensordot, "inner": _inner,
     "append": lambda arr, values, axis=None: _append(arr, values, axis),
     "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,),
