@@ -46,9 +46,10 @@ def _check(cx: Context, item: Kern, x: Access, domain: opdef.Domain) -> None:
     op, kb = item.op, cx.kb
     assert op is not None
     k = kb.scalars(1)
-    place = cx.module.location(domain.text if op.loc is None else f"{op.loc}: {domain.text}")
+    text = domain.text.format(dtype=op.result.type.dtype.name)
+    place = cx.module.location(text if op.loc is None else f"{op.loc}: {text}")
     with _each(cx, item, x) as here:
-        kb.check(domain.holds(k, here), _CODE, place, k.to_index(here), int(domain.division))
+        kb.check(domain.holds(k, op, here), _CODE, place, k.to_index(here), domain.error)
 
 
 def _check_index(cx: Context, item: Kern, x: Access, least: DimLike, size: DimLike, axis: int) -> None:

@@ -58,6 +58,14 @@ def _checked(index, size):
         raise IndexError(f"index {int(np.min(index)) if np.min(index) < 0 else int(np.max(index))} is out of range for size {size}")
     return index
 ''',
+    "_fit": '''
+def _fit(x, dtype):
+    """Integers as a narrower dtype, which must hold them."""
+    out = np.asarray(x).astype(dtype)
+    if not np.array_equal(out, x):
+        raise OverflowError(f"a Python integer is out of bounds for {np.dtype(dtype)}")
+    return out
+''',
     "_row": '''
 def _row(*given, wrap):
     """Indices (array, size, dim) of several dims as one along these dims together; negative ones are from the end, with wrap."""

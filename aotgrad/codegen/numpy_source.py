@@ -395,6 +395,10 @@ def _size(w: _Writer, op: Op) -> _Text:
     return _Text(f"np.int64({w.size(op.attrs['dim'])})")
 
 
+def _fit(w: _Writer, op: Op) -> _Text:
+    return _Text(f"{w.helper('_fit')}({w.env[op.operands[0]].full}, np.{_np_name(op.result.type)})")
+
+
 def _arg(w: _Writer, op: Op) -> _Text:
     return _Text(f"np.{op.name}({w.env[op.operands[0]].full}, axis={op.attrs['dim']})")
 
@@ -443,7 +447,7 @@ _OPS: dict[str, Callable[[_Writer, Op], _Text]] = {
     **{f"window_{name}": _window for name in ("sum", "spread", "max", "argmax", "pick", "put")},
     "neg": _unary("-"), "logical_not": _unary("~"), "scatter": _by_helper("_scatter", ("dim",)), "scatter_add": _by_helper("_scatter_add", ("dim",)),
     "cumsum": _by_helper("_cumsum", ("dim", "exclusive", "reverse")), "cumprod": _by_helper("_cumprod", ("dim", "exclusive", "reverse")),
-    "recurrence": _by_helper("_recurrence", ("dim", "reverse")),
+    "recurrence": _by_helper("_recurrence", ("dim", "reverse")), "fit": _fit,
 }
 _VIEWS = frozenset(("broadcast", "reshape", "permute", "slice", "relayout", "stop_gradient", "iota"))  # results that may share memory with an input
 _INLINED = frozenset({*_BINARY, *_CALLS, "neg", "logical_not", "cast", "slice", "permute", "size", "reshape", "sum"})

@@ -16,7 +16,7 @@ from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, native
 from aotgrad_runtime.dtypes import DType, as_dtype, bfloat16, float32
-from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError, AotgradOverflowError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import eager, placement, quick, strides, unusable
@@ -268,7 +268,7 @@ def _key(public: Public, arguments: dict[str, Any], operands: list[Any], flavour
         elif isinstance(x, np.generic):
             key += (x.dtype.char, ())
         elif isinstance(x, _NUMBERS):
-            key.append((type(x), x) if public.op.name == "pow" else type(x))  # the exponent decides how a power is computed
+            key.append((type(x), x) if _decides(public, x) else type(x))
         else:
             raise _bad(public, x)
     tensors = public.tensors
@@ -300,7 +300,8 @@ def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], f
     program.calls += 1
     if program.calls == quick.HOT and flavour.torch and structure is None:
         quick.promote(public, arguments, operands, program)
-    inputs = [x if isinstance(x, Tensor) else _number(x, d) for x, d in zip(operands, dtypes) if d is not _SKIP]
+    wraps = flavour.torch or public.op.name == "where"
+    inputs = [x if isinstance(x, Tensor) else _number(x, d, wraps) for x, d in zip(operands, dtypes) if d is not _SKIP]
     outs = program.run(inputs) if flavour.cls is None else eager.apply(program, inputs, flavour.cls)
     if flavour.cls is None:
         outs = [_numpy_result(o, inputs) for o in outs]
@@ -309,13 +310,20 @@ def _run_eager(public: Public, arguments: dict[str, Any], operands: list[Any], f
     return structure(*outs) if hasattr(structure, "_fields") else structure(outs)
 
 
-def _number(x: Any, dtype: Any) -> Any:
-    """A number or array as an array; integers that do not fit wrap, as in torch."""
+def _decides(public: Public, x: Any) -> bool:
+    """Whether the program of a call is for this number: an exponent decides how a power is computed, and no argument holds an integer of more than 64 bits."""
+    return public.op.name == "pow" or isinstance(x, int) and not -1 << 63 <= x < 1 << 63
+
+
+def _number(x: Any, dtype: Any, wraps: bool = True) -> Any:
+    """A number or array as an array; integers that do not fit wrap, as in torch and in NumPy's ``where``, or are an error as in NumPy."""
     if dtype == np.uint16:  # bfloat16's storage
         return encode_bfloat16(np.asarray(x, np.float32))
     try:
         return np.asarray(x, dtype=dtype)
-    except OverflowError:
+    except OverflowError as error:
+        if not wraps:
+            raise AotgradOverflowError(f"{user_loc()}: {error}") from None
         return np.asarray(x).astype(dtype)
 
 
@@ -410,7 +418,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
         else:
             slot = len(dtypes)
             dtypes.append(_SKIP)
-            wrapped.append(number_operand(x, None if public.op.name == "pow" else functools.partial(_number_arg, trace, dtypes, slot)))
+            wrapped.append(number_operand(x, None if _decides(public, x) else functools.partial(_number_arg, trace, dtypes, slot)))
     results = public.emit(b, _replaced(public, arguments, wrapped))
     many = results if isinstance(results, tuple) else (results,)
     trace.block.outputs = list(many)

@@ -23,6 +23,7 @@ from aotgrad_runtime.errors import (
     AotgradError,
     AotgradIndexError,
     AotgradNotImplementedError,
+    AotgradOverflowError,
     AotgradTypeError,
     AotgradValueError,
 )
@@ -124,8 +125,53 @@ class Operand:
 
 
 def _rounded(number: Any, dtype: DType) -> Any:
-    """A Python number as ``dtype`` has it."""
-    return decode(converted(np.asarray(number), dtype)).item() if dtype is dtypes.bfloat16 else dtype.np.type(number).item()
+    """A Python number as ``dtype`` has it: integers wrap."""
+    if not (isinstance(number, int) and dtype.kind in "iu"):
+        return decode(converted(np.asarray(number), dtype)).item() if dtype is dtypes.bfloat16 else dtype.np.type(number).item()
+    if not _holds(dtypes.int64, number):
+        raise AotgradOverflowError(f"Python integer {number} does not fit in 64 bits")
+    return np.asarray(number).astype(dtype.np).item()
+
+
+def _holds(dtype: DType, number: int) -> bool:
+    return bool(np.iinfo(dtype.np).min <= number <= np.iinfo(dtype.np).max)
+
+
+def _at(b: FrontBuilder, op: opdef.OpDef, o: Operand, dtype: DType) -> Value:
+    """An operand in the common dtype. A Python integer beside NumPy's narrower ones must fit; as a bound it is brought into their range."""
+    if b.torch or not (o.kind.weak and o.kind.dtype.kind == "i" and dtype.kind in "iu"):
+        return o.at(b, dtype)
+    if o.value is None:
+        if o.make is None and not _holds(dtype, o.number):
+            raise AotgradOverflowError(f"Python integer {o.number} out of bounds for {dtype.name}")
+        return o.at(b, dtype)
+    if dtype is o.value.type.dtype:
+        return o.value
+    return _brought(b, o.value, dtype, dtype) if op.name == "clip" else b.fit(o.value, dtype=dtype)
+
+
+def _brought(b: FrontBuilder, v: Value, dtype: DType, within: DType) -> Value:
+    """An integer in ``dtype``, as near as ``within`` has one."""
+    limits = [b.full_like(v, int(n)) for n in (np.iinfo(within.np).min, np.iinfo(within.np).max)]
+    return b.to_dtype(b.clamp(v, *limits), dtype)
+
+
+_WIDER = {dtypes.int8: dtypes.int16, dtypes.uint8: dtypes.int16, dtypes.int16: dtypes.int32, dtypes.int32: dtypes.int64}
+
+
+def _compared(b: FrontBuilder, operands: Sequence[Operand], dtype: DType) -> list[Value]:
+    """What to compare where a Python integer may be outside of the integer ``dtype`` beside it: NumPy compares the numbers, not what the dtype makes of them."""
+    numbers = [o.kind.weak and o.kind.dtype.kind == "i" for o in operands]
+    if dtype.kind not in "iu" or not any(numbers) or b.torch and not all(o.kind.weak for o in operands):
+        return [o.at(b, dtype) for o in operands]
+    for i, o in enumerate(operands):
+        if o.value is None and o.make is None and not _holds(dtype, o.number):  # decided, whatever the other is: 0 beside 1 or -1
+            zero, sign = b.full_like(operands[1 - i].plain(b), 0), b.scalar(1 if o.number > 0 else -1, dtypes.int8)
+            return [sign, b.to_dtype(zero, dtypes.int8)][::1 if i == 0 else -1]
+    if dtype is dtypes.int64 or not any(n and (o.value is not None or o.make is not None) for n, o in zip(numbers, operands)):
+        return [o.at(b, dtype) for o in operands]
+    wide = _WIDER[dtype]
+    return [_brought(b, o.at(b, dtypes.int64), wide, wide) if n and wide is not dtypes.int64 else o.at(b, wide) for n, o in zip(numbers, operands)]
 
 
 def _mode(op: opdef.OpDef, arguments: dict[str, Any]) -> str:
@@ -159,7 +205,7 @@ def _common(op: opdef.OpDef, mode: str, b: FrontBuilder, operands: Sequence[Oper
         if b.torch:
             raise AotgradNotImplementedError(f"{op.name}: not implemented for bool tensors; convert one of them first (x.to(ag.int64))")
         dtype = dtypes.int8
-    values = [o.at(b, dtype) for o in operands]
+    values = _compared(b, operands, dtype) if mode == "compare" else [_at(b, op, o, dtype) for o in operands]
     return values if mode in ("contract", "product") else _broadcast(b, values)
 
 

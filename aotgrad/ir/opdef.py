@@ -88,14 +88,15 @@ Derivative = Composite | Partials | Linear | Bilinear | Zero | Linearize
 
 @record(frozen=True)
 class Domain:
-    """Integers that an op has a meaning for. Where ``applies(op)``, each element of operand ``operand`` must satisfy ``holds(k, x)``; ``text``: what the error says;
-    ``division``: it is a division by zero. Or they are indices, in ``bounds(op)`` for each operand: (least, size, dim), or None."""
+    """Integers that an op has a meaning for. Where ``applies(op)``, each element of operand ``operand`` must satisfy ``holds(k, op, x)``; ``text``: what the error
+    says, {dtype} in it for the result's; ``error``: 0 for a ``ValueError``, 1 for a division by zero, 2 for an ``OverflowError``. Or they are indices, in
+    ``bounds(op)`` for each operand: (least, size, dim), or None."""
 
     operand: int
     applies: Callable[..., bool]
     holds: Callable[..., Any]
     text: str
-    division: bool = False
+    error: int = 0
     bounds: Callable[..., Any] | None = None
 
 

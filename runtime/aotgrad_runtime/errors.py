@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradNotImplementedError",
-    "AotgradRangeError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
+    "AotgradOverflowError", "AotgradRangeError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
     "AotgradWarning", "AotgradZeroDivisionError",
 ]
 
@@ -35,6 +35,10 @@ class AotgradRuntimeError(AotgradError, RuntimeError):
 
 class AotgradZeroDivisionError(AotgradRuntimeError, ZeroDivisionError):
     """A division of integers by zero, where PyTorch would raise ``RuntimeError`` and Python ``ZeroDivisionError``."""
+
+
+class AotgradOverflowError(AotgradError, OverflowError):
+    """A Python integer that the dtype it meets does not hold, where NumPy raises ``OverflowError``."""
 
 
 class AotgradArgumentError(AotgradValueError, AotgradRuntimeError):

@@ -9,8 +9,8 @@ import numpy as np
 
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.arrays import converted
-from aotgrad_runtime.dtypes import bool_
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.dtypes import as_dtype, bool_
+from aotgrad_runtime.errors import AotgradOverflowError, AotgradTypeError, AotgradValueError
 
 from ..opdef import REQUIRED, Bilinear, Domain, Front, Linear, OpDef, Partials, Sample, Scalar, Zero, register
 from ..transforms.cleanup import splat
@@ -124,7 +124,7 @@ def _pow_canon(b: Any, x: Any, y: Any) -> Any:
 
 register(OpDef(
     "pow", "x ** y.", ("x", "y"), elementwise_rule("fiu"), _pow_ref, Partials((_pow_x, _pow_y)),
-    Scalar(lambda k, op, x, y: k.pow(x, y), Domain(1, _may_be_negative, lambda k, x: k.cmp("ge", x, k.const(0, x)), f"pow: {_POWERS}")),
+    Scalar(lambda k, op, x, y: k.pow(x, y), Domain(1, _may_be_negative, lambda k, op, x: k.cmp("ge", x, k.const(0, x)), f"pow: {_POWERS}")),
     samples=float_samples(0.5, 2.0, 2), layouts="elementwise",
     front=Front("pow(input, exponent)", _pow_canon, "number", np=("power", "float_power"), operator=("__pow__", "__rpow__"), inplace=True)))
 
@@ -245,3 +245,30 @@ register(OpDef(
     "cast", "x converted to ``dtype`` (C rules: floats truncate towards zero).", ("x",), _cast_rule, lambda x, dtype: np.asarray(x).astype(dtype.np),
     Linear(_cast_transpose),
     Scalar(lambda k, op, x: k.cast(x, op.operands[0].type.dtype, op.attrs["dtype"])), {"dtype": REQUIRED}, _cast_samples, layouts="any", exact=True))
+
+
+_UNFIT = "OverflowError: a Python integer is out of bounds for {dtype}"
+
+
+def _fit_ref(x: Any, dtype: Any) -> Any:
+    x = np.asarray(x)
+    out = x.astype(dtype.np)
+    if not np.array_equal(out, x):
+        raise AotgradOverflowError(f"{_UNFIT.format(dtype=dtype.name)} ({int(x[out != x].flat[0])})")
+    return out
+
+
+def _may_not_fit(op: Any) -> bool:
+    known, range_ = splat(op.operands[0]), np.iinfo(op.attrs["dtype"].np)
+    return known is None or not range_.min <= known <= range_.max
+
+
+def _fits(k: Any, op: Any, x: Any) -> Any:
+    range_ = np.iinfo(op.attrs["dtype"].np)
+    return k.logical("and", k.cmp("ge", x, k.const(range_.min, x)), k.cmp("le", x, k.const(range_.max, x)))
+
+
+register(OpDef(
+    "fit", "Integers converted to a narrower ``dtype``; one that it does not hold is an error.", ("x",), _cast_rule, _fit_ref, Zero(),
+    Scalar(lambda k, op, x: k.cast(x, op.operands[0].type.dtype, op.attrs["dtype"]), Domain(0, _may_not_fit, _fits, _UNFIT, 2)), {"dtype": REQUIRED},
+    lambda: (Sample((np.array([[-128, 0, 5], [3, 127, 8]]),), {"dtype": as_dtype(d)}, name=d) for d in ("int8", "int32")), layouts="elementwise", exact=True))

@@ -287,7 +287,7 @@ register(OpDef(
     "row_index", "Indices of dims ``axes`` of ``extents`` as one along these dims together, counted from the start; with ``wrap`` negative ones are from the end. One "
                  "out of range gives a number below 0 that tells which it was; with ``checked`` it is an error here. ``sure``: arrays that are in range.", ("index*",),
     lambda types, a: (TensorType(types[0].shape, int64, types[0].layout),), _row_ref, Zero(),
-    Scalar(_row_scalar, Domain(0, lambda op: op.attrs["checked"], lambda k, i: i, "", bounds=_bounds)),
+    Scalar(_row_scalar, Domain(0, lambda op: op.attrs["checked"], lambda k, op, i: i, "", bounds=_bounds)),
     {"extents": REQUIRED, "axes": REQUIRED, "sure": REQUIRED, "wrap": True, "checked": False}, _row_samples, layouts="any", exact=True))
 
 

@@ -243,7 +243,7 @@ def _may_divide_by_zero(op: Any) -> bool:
 
 def _whole(float_fn: Callable[..., Any], int_fn: Callable[..., Any]) -> Scalar:
     return Scalar(lambda k, op, x, y: (float_fn if op.operands[0].type.dtype.kind == "f" else int_fn)(k, x, y),
-                  Domain(1, _may_divide_by_zero, lambda k, y: k.cmp("ne", y, k.const(0, y)), _ZERO, True))
+                  Domain(1, _may_divide_by_zero, lambda k, op, y: k.cmp("ne", y, k.const(0, y)), _ZERO, 1))
 
 
 def _same_sign_rest(k: Any, x: Any, y: Any) -> tuple[Any, Any]:

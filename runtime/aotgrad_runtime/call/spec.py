@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import AotgradRangeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError, AotgradZeroDivisionError
+from ..errors import AotgradOverflowError, AotgradRangeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError, AotgradZeroDivisionError
 from ..records import record
 
 __all__ = ["ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Global", "Instance", "KINDS", "OutSpec", "RELEASE_BYTES", "Source", "Sym", "default_on_error", "failure"]
@@ -97,7 +97,7 @@ class OutSpec:
 
 def failure(code: int, info: Sequence[int], name: str = "a compiled function", locations: Sequence[str] = ()) -> BaseException:
     """The error that a kernel's code means: ``AotgradRangeError`` for 2, ``AotgradValueError`` for 3 (a number outside an op's domain; its location says which), or
-    ``AotgradZeroDivisionError`` where ``info[2]`` says so, ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5.
+    ``AotgradZeroDivisionError`` or ``AotgradOverflowError`` where ``info[2]`` is 1 or 2, ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5.
 
     ``locations``: lines of the user's, numbered by ``info[0]``. Behind tabs, what an index is, where that is known: {0} in it stands for the index as it was written,
     {1} for the size, {2} for the index that the kernel met; and for an index its dim and form (see ``Module.index_location``)."""
@@ -112,10 +112,10 @@ def failure(code: int, info: Sequence[int], name: str = "a compiled function", l
             index -= info[2]
         told = what.format(index, info[2], info[1]) if what else f"{name}: index {index} is out of bounds for dimension {axis} with size {info[2]}"
         return AotgradRangeError(line + told)
-    if code == 3 and info[2]:
+    if code == 3 and info[2] == 1:
         return AotgradZeroDivisionError(f"{place or 'ZeroDivisionError: an integer divided by zero'} (in {name})")
     if code == 3:
-        return AotgradValueError(f"{place or 'a number outside the domain of an operation'} ({info[1]} in {name})")
+        return (AotgradOverflowError if info[2] else AotgradValueError)(f"{place or 'a number outside the domain of an operation'} ({info[1]} in {name})")
     if code == 4:
         return MemoryError(f"{name} ran out of memory")
     return KeyboardInterrupt() if code == 5 else AotgradRuntimeError(f"{line}{name} failed with code {code}")
