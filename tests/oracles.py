@@ -101,7 +101,7 @@ def _reshaped(x: Any, shape: Any) -> Any:
 
 
 VALUES: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("view", "flatten", "unsqueeze", "squeeze"), _reshaped), **dict.fromkeys(("reorder", "swap", "movedim"), _swap),
+    **dict.fromkeys(("view", "flatten", "unflatten", "unsqueeze", "squeeze"), _reshaped), **dict.fromkeys(("reorder", "swap", "movedim"), _swap),
     **dict.fromkeys(("matmul", "mm", "mv", "bmm", "inner", "vector_dot"), np.matmul), **dict.fromkeys(("split", "chunk", "unbind"), _split),
     **dict.fromkeys(("pad", "constant_pad"), _pad), **dict.fromkeys(("gather", "take_along_dim"), _gather),
     "random_uniform": random_oracles.uniform, "random_normal": random_oracles.normal, "random_bits": random_oracles.bits,
@@ -110,6 +110,8 @@ VALUES: dict[str, Callable[..., Any]] = {
     "roll": lambda x, shifts, dims: np.roll(x, shifts, dims),
     "tile": lambda x, reps: np.tile(x, reps), "tril": lambda x, diagonal: np.tril(x, diagonal), "triu": lambda x, diagonal: np.triu(x, diagonal),
     "diagonal": lambda x, offset: np.diagonal(x, offset, -2, -1), "diag_embed": _diag_embed, "diag": lambda x, offset: np.diagonal(x, offset), "trace": np.trace,
+    "sum_to_size": lambda x, dims, shape: x.sum(dims).reshape(shape),
+    "clamp_min": lambda x, bound: np.maximum(x, bound), "clamp_max": lambda x, bound: np.minimum(x, bound),
     "clip": lambda x, min, max: np.clip(x, min, max), "convert": lambda x, dtype: x.astype(dtype.np), "to_float": np.float32, "to_double": np.float64,
     "to_int": lambda x: x.astype(np.int32), "to_long": lambda x: x.astype(np.int64), "to_bool": lambda x: x.astype(bool), "count_nonzero": np.count_nonzero,
     "outer": np.outer, "einsum": lambda *xs, spec: np.einsum(spec, *xs), "t": np.transpose, "norm": _norm, "scatter_along": _along("set"),

@@ -128,3 +128,32 @@ def test_float16_functions_are_rounded_once_by_every_road(name):
     want = f(x.float()).numpy().astype(np.float16)
     for got in (f(x), ag.compile(f)(x)):
         np.testing.assert_array_max_ulp(got.numpy(), want, 1)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x, y: x @ y,
+    lambda x, y: ag.relu(x @ y) * 0.3,
+    lambda x, y: ag.einsum("ij,jk->ki", x, y),
+    lambda x, y: ag.stack([row @ y for row in x[:3]]),
+    lambda x, y: x[0] @ y[:, 0],
+    lambda x, y: ag.cumsum(x, 1),
+    lambda x, y: ag.nn.functional.conv1d(x[None], y.T[:, None, :9].expand(24, 20, 9)),
+    lambda x, y: ag.nn.functional.avg_pool1d(x, 100),
+], ids=["product", "with what follows", "turned", "rows", "one", "running sum", "convolution", "windows"])
+def test_sums_of_float16_are_made_in_float32(f):
+    """Compiled and eager, values and gradients: within a unit in the last place of the same in float32."""
+    rng = np.random.default_rng(8)
+    x, y = (ag.tensor(rng.random(s), dtype=ag.float16) for s in ((20, 512), (512, 24)))
+    want = [np.asarray(o.numpy(), np.float64) for o in ag.vjp(f, x.float(), y.float())[1](f(x.float(), y.float()).detach().half().float() / 64)]
+    for g in (f, ag.compile(f)):
+        got = g(x, y)
+        np.testing.assert_allclose(got.double().numpy(), f(x.float(), y.float()).double().numpy(), rtol=2e-3)
+        for one, other in zip(ag.vjp(g, x, y)[1](got.detach() / 64), want):
+            np.testing.assert_allclose(one.double().numpy(), other, rtol=4e-3, atol=4e-3 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("f", [lambda x, y: (x @ y).to(ag.float16), lambda x, y: (x @ y) + (x @ y).half(), lambda x, y: ((x @ y).half() * 0.3).sum(1)])
+def test_what_follows_a_product_may_be_float16(f):
+    x, y = (ag.tensor(np.random.default_rng(9).random(s), dtype=ag.float32) for s in ((17, 9), (9, 33)))
+    got, want = ag.compile(f)(x, y), f(x, y)
+    assert got.dtype is want.dtype and got.equal(want)

@@ -29,6 +29,7 @@ _SHIFTED = np.roll(X, 1, axis=1)[:2, :4]
 ROWS: dict[str, list[Row]] = {
     "view": [(lambda x: ag.reshape(x, (3, -1)), (X,)), (lambda x: ag.reshape(x, (2, 2, 6)), (X,))],
     "flatten": [(lambda x: ag.flatten(x, 1), (T3,))],
+    "unflatten": [(lambda x: ag.unflatten(x, 1, (2, -1)), (X,)), (lambda x: ag.unflatten(x, -1, (3, 2, 1)), (X,))],
     "unsqueeze": [(lambda x: ag.unsqueeze(x, 1), (X,))],
     "squeeze": [(lambda x: ag.squeeze(x, 1), (X[:, :1],))],
     "spread": [(lambda x: ag.expand(x, (2, -1, 6)), (X,))],
@@ -52,6 +53,8 @@ ROWS: dict[str, list[Row]] = {
     "diag": [(lambda x: ag.diag(x, 1), (SQ,)), (ag.diag, (V,))],
     "trace": [(ag.trace, (SQ,))],
     "clip": [(lambda x: ag.clamp(x, -0.5, 0.7), (X,)), (lambda x, y: ag.clamp(x, max=y), (X, Y))],
+    "clamp_min": [(lambda x: ag.clamp_min(x, -0.5), (X,)), (ag.clamp_min, (X, Y))],
+    "clamp_max": [(lambda x: ag.clamp_max(x, 0.7), (X,)), (ag.clamp_max, (X, Y))],
     "convert": [(lambda x: ag.astype(x, ag.float32), (X,))],
     "count_nonzero": [(lambda x: ag.count_nonzero(x, 1), (np.where(B, X, 0.0),))],
     "matmul": [(ag.matmul, (X, M)), (ag.matmul, (T3, M)), (ag.matmul, (T3, S3)), (ag.matmul, (U, X)), (lambda x, y: x @ y.T, (X, Y))],

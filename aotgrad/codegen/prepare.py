@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aotgrad_runtime.dtypes import int64
+from aotgrad_runtime.dtypes import float16, float32, int64
 
 from ..ir.builder import Builder
 from ..ir.core import Block, Op, Value
@@ -36,11 +36,21 @@ def _amax(b: Builder, op: Op, x: Value) -> Value:
     return b.neg(b.amin(b.neg(x), dims=op.attrs["dims"]))  # type: ignore[no-any-return]
 
 
+def _summed(b: Builder, op: Op, *xs: Value) -> Value:
+    """Sums of float16 numbers in float32, rounded at the end. (A plain ``sum`` keeps such accumulators itself.)"""
+    made = b.emit(op.name, [b.to_dtype(x, float32) if x.type.dtype is float16 else x for x in xs], op.attrs)[0]
+    return b.to_dtype(made, float16)
+
+
 _EXPANSIONS: dict[str, Any] = {"argmax": _argreduce, "argmin": _argreduce, "amax": _amax}
+_SUMS = frozenset(("dot", "conv", "conv_input_grad", "conv_weight_grad", "cumsum", "cumprod", "recurrence", "window_sum"))
 
 
-def _expands(op: Op) -> bool:
-    return op.name in _EXPANSIONS and (op.name != "amax" or op.operands[0].type.dtype.kind == "f")
+def _expansion(op: Op) -> Any:
+    """What makes an op of others; None for one that stays."""
+    if op.name in _SUMS:
+        return _summed if op.results[0].type.dtype is float16 else None
+    return _EXPANSIONS.get(op.name) if op.name != "amax" or op.operands[0].type.dtype.kind == "f" else None
 
 
 class _Turns:
@@ -80,7 +90,7 @@ def _products(v: Value) -> list[Value]:
     found = [v]
     for at in found:  # grows
         op = at.op
-        if op is None or at.type.layout is not None:
+        if op is None or at.type.layout is not None or at.type.dtype is float16:
             return []
         if op.name == "add":
             found += op.operands
@@ -93,14 +103,14 @@ def prepare(block: Block) -> tuple[list[Op], Sequence[Value]]:
     """Ops and outputs of a block, which itself stays as it is."""
     env: dict[Value, Value] = {}
     turns = _Turns(block, env)
-    if not turns.ops and not any(_expands(op) or op.name == "scan" for op in block.ops):
+    if not turns.ops and not any(_expansion(op) or op.name == "scan" for op in block.ops):
         return overlays(block.ops, block.outputs)
     ops: list[Op] = []
     for op in block.ops:
         operands = [env.get(o, o) for o in op.operands]
-        if _expands(op):
+        if (expand := _expansion(op)) is not None:
             aside = Block()
-            env[op.result] = _EXPANSIONS[op.name](Builder(aside, op.loc), op, *operands)
+            env[op.result] = expand(Builder(aside, op.loc), op, *operands)
             ops += aside.ops
         elif op in turns.ops:
             aside = Block()

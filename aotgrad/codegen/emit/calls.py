@@ -176,7 +176,7 @@ def _thunk(e: FunctionEmitter, epilogue: str, captured: list[KType]) -> None:
         raise AotgradValueError(f"gemm epilogue {epilogue!r} is not a function of this module")
     if epilogue in e.state.thunks:
         return
-    if any(t.lanes > 1 or elem_type(t) in ("half", "bfloat") for t in captured):
+    if any(t.lanes > 1 for t in captured):
         raise AotgradValueError(f"gemm epilogue {epilogue!r} captures a vector; capture scalars and buffers")
     lines = [f"define internal void @ag_e_{epilogue}(ptr %closure, i64 %m0, i64 %m1, i64 %n0, i64 %n1) #0 {{", "  %call = load ptr, ptr %closure"]
     args = []
