@@ -427,7 +427,7 @@ class State:
                 trace.ledger.argument(traced, x, i)
             elif i in donated and isinstance(x, np.ndarray):
                 trace.ledger.donated.append((traced, traced._value, len(trace.block.args) - 1))
-            traced._weak = type(x) in (float, int)
+            traced._weak, traced._scalar = type(x) in (float, int), isinstance(x, np.generic)
             if _is_integer(x):
                 traced._leaf_index = i
             given.append(traced)

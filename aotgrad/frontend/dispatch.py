@@ -15,7 +15,7 @@ from aotgrad.ir import Func, TensorType, Value
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, native
-from aotgrad_runtime.dtypes import DType, as_dtype, bfloat16, float32
+from aotgrad_runtime.dtypes import DType, as_dtype, bfloat16, bool_, float32, float64, int64
 from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError, AotgradOverflowError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
@@ -162,10 +162,13 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     for k, v in arguments.items():
         if k not in public.tensors:
             arguments[k] = _plain_integers(v)
-    b = FrontBuilder(trace, flavour.torch, index_loc())
-    wrapped = [_traced_operand(public, x, trace) for x in operands]
+    numbers = [x for x in operands if getattr(x, "_scalar", False)] if flavour.torch else []
+    scalar = bool(numbers) and all(isinstance(x, (int, float, Dim, np.generic)) or getattr(x, "_scalar", False) for x in operands)
+    torch = flavour.torch and not scalar
+    b = FrontBuilder(trace, torch, index_loc())
+    wrapped = [_traced_operand(public, x, trace, torch) for x in operands]
     results = public.emit(b, _replaced(public, arguments, wrapped))
-    made = _restore(results, lambda v: flavour.traced._of(trace, unrecorded(b, v)))
+    made = _restore(results, lambda v: _marked(flavour.traced._of(trace, unrecorded(b, v)), scalar))
     first = operands[0] if operands else None
     outs = made if isinstance(made, tuple) else (made,)
     how = view_of(public, results, arguments, flavour.torch) if isinstance(first, Tensor) else None
@@ -195,9 +198,21 @@ def _plain_integers(v: Any) -> Any:
     return v
 
 
-def _traced_operand(public: Public, x: Any, trace: Trace) -> Operand:
+_AS_NUMBERS = {"f": float64, "i": int64, "u": int64, "b": bool_}  # what ``item()`` gives
+
+
+def _marked(x: Any, scalar: bool) -> Any:
+    """What is computed from NumPy's scalars alone is one."""
+    if scalar and not x._value.type.shape:
+        x._scalar = True
+    return x
+
+
+def _traced_operand(public: Public, x: Any, trace: Trace, torch: bool) -> Operand:
     if isinstance(x, Traced):
         v = trace.value_of(x)
+        if x._scalar and torch:
+            return Operand(Kind(_AS_NUMBERS[v.type.dtype.kind], True, 0), v)
         return Operand(Kind(v.type.dtype, x._weak, len(v.type.shape)), v)
     if isinstance(x, _NUMBERS) and not isinstance(x, np.generic):
         return number_operand(x)

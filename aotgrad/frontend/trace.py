@@ -372,6 +372,7 @@ class Traced:
 
     _concrete = False
     _weak = False
+    _scalar = False  # one of NumPy's scalars, which is a plain number beside tensors
     _sizes: Any = tuple
     _data = property(_no_data)
     _trace: Trace
