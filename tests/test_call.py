@@ -460,7 +460,8 @@ def test_finish_makes_the_result():
         with pytest.raises(KeyError):
             f(np.ones(1), True)
     seen.clear()
-    assert abs(max(a - b for a, b in zip([sys.getrefcount(o) for o in (x, True, None, made)], counts))) < 3
+    moved = [sys.getrefcount(o) - n for o, n in zip((x, True, None, made), counts)]
+    assert all(abs(n) < 25 for n in moved), moved  # one for each call would be 50; other threads count True and None too
     with no_grad():
         assert f(x, True) == ("fallback", 2, []) and not seen
     g = build(negate, [array(N)], [OutSpec(dt.float64, (N,))], 1, npos=2, finish=finish)
