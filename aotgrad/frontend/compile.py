@@ -634,6 +634,13 @@ class State:
         variant.renewed += 1
         variant.entered = variant.renewed > _RENEWED
 
+    def renew(self) -> None:
+        """Forgets what was traced: the default dtype is another."""
+        self.callable.clear_instances()
+        self.entries, self.runs, self.fast = {}, (), []
+        self.variants, self.forced = {}, {}
+        self.order.clear()
+
     def pause(self, on: bool) -> None:
         """Sends the calls of threads that watch through Python (see ``detour``), or back to the trampoline."""
         self.callable.suspend(on)

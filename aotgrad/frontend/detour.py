@@ -1,4 +1,5 @@
-"""Takes calls of compiled functions off the trampoline in threads that must see them in Python: anomaly mode, saved-tensor hooks, the profiler, region hooks."""
+"""Takes calls of compiled functions off the trampoline in threads that must see them in Python: anomaly mode, saved-tensor hooks, the profiler, region hooks; and in all
+threads where the default dtype, which traces used, has changed."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import weakref
 from typing import Any, Final
 
 from aotgrad_runtime import forks, watchers
+from aotgrad_runtime.arrays import defaults
 
 __all__ = ["register"]
 
@@ -28,4 +30,11 @@ def _switch(on: bool) -> None:
             state.pause(on)
 
 
+def _renew() -> None:
+    with _lock:
+        for state in list(_states):
+            state.renew()
+
+
 watchers.shared.add_switch(_switch)
+defaults.changed.append(_renew)

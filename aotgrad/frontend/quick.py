@@ -175,6 +175,9 @@ class Quick:
         """Whether there are forms enough."""
         return self.forward is not _miss and len(self.watched.forward.instances()) >= INSTANCES
 
+    def renew(self) -> None:
+        """Called by ``detour``: nothing to do, as these forms are of operands whose dtype decides alone."""
+
     def pause(self, on: bool) -> None:
         """Called by ``detour``: some thread must see every call of its own."""
         self.forward.suspend(on)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +23,11 @@ DTYPES: Final[dict[Any, DType]] = {d.np: d for d in dtypes.ALL}  # uint16 is bfl
 
 
 class _Defaults:
-    __slots__ = ("complex", "dtype")
+    __slots__ = ("changed", "complex", "dtype")
 
     def __init__(self) -> None:
         self.dtype, self.complex = dtypes.float32, dtypes.complex64
+        self.changed: list[Callable[[], None]] = []  # called when another dtype has become the default
 
 
 defaults: Final = _Defaults()
@@ -42,7 +43,11 @@ def set_default_dtype(dtype: object) -> None:
     found = dtypes.as_dtype(dtype)
     if not found.is_floating_point:
         raise AotgradTypeError(f"only floating-point types are supported as the default type, not {found.name}")
-    defaults.dtype, defaults.complex = found, dtypes.complex128 if found is dtypes.float64 else dtypes.complex64
+    before, defaults.dtype = defaults.dtype, found
+    defaults.complex = dtypes.complex128 if found is dtypes.float64 else dtypes.complex64
+    if found is not before:
+        for told in defaults.changed:
+            told()
 
 
 def decode(data: Array) -> Array:
