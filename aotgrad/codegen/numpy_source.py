@@ -38,7 +38,7 @@ _BINARY = {
 _CALLS = {
     "pow": "np.power", "atan2": "np.arctan2", "asin": "np.arcsin", "acos": "np.arccos", "atan": "np.arctan", "lmul": "_lmul", "sigmoid": "_sigmoid",
     "softplus": "_softplus", "erf": "_erf", "erfc": "_erfc", "clamp": "_clamp", "asinh": "np.arcsinh", "acosh": "np.arccosh",
-    "atanh": "np.arctanh", "bitwise_left_shift": "np.left_shift", "bitwise_right_shift": "np.right_shift",
+    "atanh": "np.arctanh", "bitwise_not": "np.bitwise_not", "bitwise_left_shift": "np.left_shift", "bitwise_right_shift": "np.right_shift",
 }
 _CALLS.update({n: f"np.{n}" for n in (
     "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign", "floor", "ceil", "trunc",

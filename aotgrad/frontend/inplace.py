@@ -37,6 +37,7 @@ def recorded(x: Any, *others: Any) -> bool:
 
 def check_writable(x: Any, name: str, history: bool) -> None:
     """Refuses writes that would lose a leaf's gradient, and those through a view that was made in another grad mode."""
+    placement.check_array(x)
     made = x._extra.made if isinstance(x._extra, ViewExtra) else None
     if made is not None and modes.state.grad and (history or x._extra.base._requires_grad):
         raise AotgradRuntimeError(f"A view was created in {made} mode and is being modified inplace with grad mode enabled. Move both the view and the write into the "

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from aotgrad.ir.ops.common import norm_dims
 from aotgrad_runtime.arrays import converted, decode, held
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
@@ -331,14 +332,28 @@ def _split_along(axis: int) -> Callable[..., list[Any]]:
     return lambda ary, indices_or_sections: list(call(NUMPY["split"], (ary, indices_or_sections), {"axis": min(axis, len(ary.shape) - 1) if axis == 1 else axis}))
 
 
+def _flip(m: Any, axis: Any = None) -> Any:
+    """A view, as NumPy's is."""
+    turned = norm_dims(axis, len(m.shape), "axis")
+    return m[tuple(slice(None, None, -1) if d in turned else slice(None) for d in range(len(m.shape)))]
+
+
+def _einsum(subscripts: Any, *operands: Any, **kwargs: Any) -> Any:
+    """A view where one operand's dims are only put in another order, as NumPy's is."""
+    dims, arrow, order = subscripts.replace(" ", "").partition("->") if isinstance(subscripts, str) else ("", "", "")
+    if arrow and len(operands) == 1 and dims.isalpha() and len(set(dims)) == len(dims) == len(operands[0].shape) and sorted(dims) == sorted(order):
+        return call(TORCH["permute"], (operands[0], [dims.index(d) for d in order]), {})
+    return call(NUMPY["einsum"], (subscripts, *operands), kwargs)
+
+
 def _rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     i, j = (d % len(m.shape) for d in axes)
     order = list(range(len(m.shape)))
     order[i], order[j] = j, i
     k %= 4
     if k in (0, 2):
-        return call(TORCH["flip"], (m, (i, j)), {}) if k else call(TORCH["clone"], (m,), {})
-    return call(TORCH["permute"], (call(TORCH["flip"], (m, (j,)), {}), order), {}) if k == 1 else call(TORCH["flip"], (call(TORCH["permute"], (m, order), {}), (j,)), {})
+        return _flip(m, (i, j)) if k else m[...]
+    return call(TORCH["permute"], (_flip(m, j), order), {}) if k == 1 else _flip(call(TORCH["permute"], (m, order), {}), j)
 
 
 def _nan_to_num(x: Any, copy: bool, rest: dict[str, Any]) -> Any:
@@ -432,7 +447,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "append": lambda arr, values, axis=None: _append(arr, values, axis),
     "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,),
     {"axis": axis, "keepdims": keepdims}),
-    "fliplr": lambda m: call(TORCH["flip"], (m, (1,)), {}), "flipud": lambda m: call(TORCH["flip"], (m, (0,)), {}),
+    "diag": lambda v, k=0: call(NUMPY["diagonal"], (v, k), {}) if len(v.shape) == 2 else call(TORCH["diag"], (v, k), {}),
+    "einsum": _einsum, "flip": _flip, "fliplr": lambda m: _flip(m, 1), "flipud": lambda m: _flip(m, 0),
     "allclose": _concrete(np.allclose), "array_equal": _concrete(np.array_equal), "may_share_memory": _concrete(np.may_share_memory),
     "shares_memory": _concrete(np.shares_memory), "array_repr": lambda a, *rest, **kw: repr(a), "array_str": lambda a, *rest, **kw: str(a),
     "nonzero": lambda a: a.nonzero(), **{name: reduction(name) for name in ("sum", "prod", "max", "min", "amax", "amin", "mean", "any", "all")},

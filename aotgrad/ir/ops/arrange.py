@@ -411,7 +411,7 @@ def _flip_canon(b: Any, x: Any, dims: Any = None) -> Any:
 
 
 _move("flip", "Elements in reverse order along ``dims``.", _flip_body, {"dims": REQUIRED}, _one(((3, 2), {"dims": (0,)}), ((2, 3), {"dims": (0, 1)})),
-      Front("flip(input, dims)", _flip_canon, "none", ("flip",), "flip(input, dims=None)"), layouts="any")
+      Front("flip(input, dims)", _flip_canon, "none"), layouts="any")
 
 
 def _roll_body(b: Any, x: Any, shifts: Any, dims: Any) -> Any:
@@ -590,7 +590,7 @@ _move("diagonal", "The diagonal of two dims, as the last dim.", _diagonal_body, 
 _move("diag_embed", "A matrix with x on its diagonal.", _diag_embed_body, {"offset": 0}, _one(((3,), {"offset": 0}), ((2,), {"offset": 1}), ((2,), {"offset": -1})),
       Front("diag_embed(input, offset=0)", lambda b, x, offset=0: b.diag_embed(x, offset=offset), "none"))
 _move("diag", "The diagonal of a matrix, or the matrix of a diagonal.", _diagonal_body, {"offset": 0}, _one(((3, 4), {"offset": 0})),
-      Front("diag(input, diagonal=0)", _diag_canon, "none", ("diag",), "diag(input, k=0)", lambda b, x, k=0: _diag_canon(b, x, k)))
+      Front("diag(input, diagonal=0)", _diag_canon, "none"))
 def _trace(b: Any, x: Any) -> Any:
     if len(x.type.shape) != 2:
         raise AotgradValueError(f"trace takes a matrix, not rank {len(x.type.shape)}")
