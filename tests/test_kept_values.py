@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -153,3 +154,24 @@ def test_values_that_nothing_could_renew_are_refused(f: Callable[[Any], Any], wh
         with pytest.raises(AotgradTypeError, match=rf"test_kept_values\.py:\d+: .*x \* 2\)?\n.*keeps this computed value in {where}"):
             ag.compile(f)(ag.ones(2))
         assert not SET and BOX.value is None
+
+
+def _squares():
+    for i in (1.0, 2.0, 3.0):
+        yield i * i
+
+
+@pytest.mark.parametrize("made", [
+    lambda: iter([1.0, 2.0]), lambda: iter(range(3)), lambda: iter({1.0: 1}), itertools.count, lambda: itertools.cycle([1.0, 2.0]), lambda: map(abs, [1.0, 2.0]),
+    lambda: map(max, zip([1.0])),
+    lambda: (v for v, _ in enumerate([1.0])), _squares, lambda: itertools.chain([1.0], [2.0]), lambda: reversed([1.0, 2.0])])
+def test_taking_from_an_iterator_is_refused(made):
+    """It would happen once, and every call would get the first value."""
+    it = made()
+    with pytest.raises(AotgradTypeError, match="takes from an iterator"):
+        ag.compile(lambda x: x * next(it))(np.ones(2))
+
+
+def test_an_iterator_that_is_only_looked_at_is_none():
+    it = iter([1.0])
+    assert ag.compile(lambda x: x if it is None else x * 2.0)(np.ones(2)).tolist() == [2.0, 2.0]

@@ -8,11 +8,13 @@ written, and computed values in other places, are refused with the line.
 
 from __future__ import annotations
 
+import gc
+import itertools
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from types import FunctionType, ModuleType
+from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,20 @@ def _refill(held: Any, kept: Any) -> None:
     (held.extend if isinstance(held, (list, deque)) else held.update)(kept)
 
 
+def _place_of(x: Any, depth: int = 4) -> Any:
+    """How far an iterator has come, as far as it tells: what is left of it, the frame of a generator, and the same of iterators inside (of ``zip``, ``enumerate``)."""
+    if isinstance(x, GeneratorType):
+        return x.gi_frame and (x.gi_frame.f_lasti, {k: id(v) for k, v in x.gi_frame.f_locals.items()})
+    if isinstance(x, (itertools.count, itertools.repeat)):
+        return repr(x)
+    try:
+        left = x.__length_hint__() if hasattr(x, "__length_hint__") else None
+    except Exception:
+        left = None
+    inside = [y for held in gc.get_referents(x) for y in (held if isinstance(held, tuple) else (held,))]
+    return left, [_place_of(y, depth - 1) for y in inside if depth and isinstance(y, Iterator)]
+
+
 class Before:
     """What the function ``f`` can name (and ``holders``, its arguments), before it runs."""
 
@@ -72,6 +88,7 @@ class Before:
         self.containers = [(path, v, v.copy()) for path, v in containers.values()]
         objects = {id(v): v for _, v in found if not isinstance(v, (type, ModuleType, FunctionType, np.ndarray, Tensor)) and type(getattr(v, "__dict__", None)) is dict}
         self.fields = [(v.__dict__, set(v.__dict__)) for v in objects.values()]
+        self.iterators = [(path, value, _place_of(value)) for path, value in found if isinstance(value, Iterator)]
         self.arrays: list[tuple[Path, Any, Any]] = []
         left, seen = _SMALL, set()
         for path, value in found:
@@ -143,7 +160,11 @@ class Before:
         return [(path, array) for path, array, _ in found]
 
     def refuse(self, name: str, again: Callable[[], Any]) -> None:
-        """Raises ``AotgradTypeError`` where an array was written; ``again`` runs the function once more, to find the line."""
+        """Raises ``AotgradTypeError`` where an array was written or an iterator went on; ``again`` runs the function once more, to find the line."""
+        taken = next((path for path, x, at in self.iterators if _place_of(x) != at), None)
+        if taken is not None:
+            raise AotgradTypeError(f"{name} takes from an iterator that it finds ({taken}): it would happen once, while it is traced (and what it took "
+                                   "is gone). Take the value outside and pass it in as an argument")
         found = self.written()
         if not found:
             return

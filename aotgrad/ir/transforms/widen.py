@@ -70,5 +70,5 @@ def _plain(op: Op) -> bool:
 def _computes(op: Op, halves: Sequence[DType]) -> bool:
     """Whether an op makes numbers that have to be rounded."""
     definition = opdef.get(op.name)
-    return (op.results[0].type.dtype in halves and op.name not in _CHOICES and bool(op.operands)
+    return (bool(op.results and op.operands) and op.results[0].type.dtype in halves and op.name not in _CHOICES
             and (isinstance(definition.lower, opdef.Scalar) or not definition.exact))
