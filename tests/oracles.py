@@ -111,7 +111,7 @@ VALUES: dict[str, Callable[..., Any]] = {
     "tile": lambda x, reps: np.tile(x, reps), "tril": lambda x, diagonal: np.tril(x, diagonal), "triu": lambda x, diagonal: np.triu(x, diagonal),
     "diagonal": lambda x, offset: np.diagonal(x, offset, -2, -1), "diag_embed": _diag_embed, "diag": lambda x, offset: np.diagonal(x, offset), "trace": np.trace,
     "sum_to_size": lambda x, dims, shape: x.sum(dims).reshape(shape),
-    "clamp_min": lambda x, bound: np.maximum(x, bound), "clamp_max": lambda x, bound: np.minimum(x, bound),
+    "frac": lambda x: x - np.trunc(x), "clamp_min": lambda x, bound: np.maximum(x, bound), "clamp_max": lambda x, bound: np.minimum(x, bound),
     "clip": lambda x, min, max: np.clip(x, min, max), "convert": lambda x, dtype: x.astype(dtype.np), "to_float": np.float32, "to_double": np.float64,
     "to_int": lambda x: x.astype(np.int32), "to_long": lambda x: x.astype(np.int64), "to_bool": lambda x: x.astype(bool), "count_nonzero": np.count_nonzero,
     "outer": np.outer, "einsum": lambda *xs, spec: np.einsum(spec, *xs), "t": np.transpose, "norm": _norm, "scatter_along": _along("set"),
