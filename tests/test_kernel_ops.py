@@ -16,7 +16,7 @@ from aotgrad_runtime.dtypes import as_dtype, bool_, float32, float64, int8, int3
 
 assert ops  # importing it fills the registry
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 5e-324, 1e308, -2.5, 0.5])
-LOWERED = sorted(name for name, d in opdef.all_ops().items() if isinstance(d.lower, opdef.Scalar) and name not in ("cast", "graft", "hook", "row_index"))
+LOWERED = sorted(name for name, d in opdef.all_ops().items() if isinstance(d.lower, opdef.Scalar) and name not in ("cast", "fit", "graft", "hook", "row_index"))
 LANES = (1, 8)
 
 

@@ -173,3 +173,27 @@ def test_a_compiled_step_reads_and_writes_each_array_once(kind: str, options: di
         step()
     found = re.findall(r"kernel \d+: .*\n +1 loop nest.*\n.*\n +reads ([\d.]+) KiB, writes ([\d.]+) KiB", step.explain())
     assert [(float(a), float(b)) for a, b in found] == [(pytest.approx(reads * n / 128, abs=0.1), pytest.approx(writes * n / 128, abs=0.1)) for n in sizes]
+
+
+@pytest.mark.parametrize("forget", [lambda opt, kept: opt.state.clear(), lambda opt, kept: opt.load_state_dict(kept)], ids=["cleared", "loaded"])
+def test_what_is_kept_for_parameters_may_be_replaced_between_compiled_steps(forget: Any) -> None:
+    def run(wrap: Any) -> list[float]:
+        w = ag.nn.Parameter(ag.ones(2))
+        opt = ag.optim.SGD([w], lr=0.1, momentum=0.9)
+
+        def step() -> Any:
+            opt.zero_grad()
+            (w * w).sum().backward()
+            opt.step()
+
+        f, seen = wrap(step), []
+        for k in range(8):
+            f()
+            if k == 0:
+                kept = opt.state_dict()
+            if k in (3, 5):
+                forget(opt, kept)
+            seen += w.tolist()
+        return seen
+
+    np.testing.assert_allclose(run(ag.compile), run(lambda step: step), rtol=1e-6)

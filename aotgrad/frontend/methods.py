@@ -189,7 +189,6 @@ def _inplace_method(public: Public, name: str) -> Method:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             return inplace.update(self, call(public, (self, *args), kwargs), name)
 
-    method.__name__ = method.__qualname__ = name
     method.__doc__ = _in_place_doc(public)
     return method
 
@@ -395,7 +394,6 @@ def _to_dtype(name: str, dtype: str) -> Method:
     def convert(self: Any) -> Any:
         return _cast(self, dtype)
 
-    convert.__name__ = convert.__qualname__ = name
     convert.__doc__ = (f"The tensor as {dtype}, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what "
                        "is behind the point. The gradient comes back in the dtype of the tensor.")
     return convert
@@ -430,7 +428,6 @@ def _new(name: str, value: Any) -> Method:
     def make(self: Any, *size: Any, dtype: Any = None, requires_grad: bool = False) -> Any:
         return factories.filled(name, factories.shape_of(size, name), value, dtype or self._dtype, requires_grad)
 
-    make.__name__ = make.__qualname__ = name
     make.__doc__ = f"""A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with {value}, of this tensor's dtype where ``dtype`` does
     not say another. It is no part of this tensor's graph. ``requires_grad`` of a dtype that is no float, and a negative size, raise ``RuntimeError``.
 

@@ -73,6 +73,7 @@ class Optimizer:
                     g = p.grad
                     if g is not None:
                         self._update(p, g, self.state[p], options)
+        ledger.guarded(_States(self), "state")
         return loss
 
     def _options(self, group: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +132,21 @@ class _Length:
     def get(self, key: str, default: Any = None) -> tuple[int, int]:
         found = self.holder[key] if isinstance(self.holder, dict) else getattr(self.holder, key)
         return id(found), len(found)
+
+    __getitem__ = get
+
+
+class _States:
+    """Which dicts hold what is kept for the parameters: others (``state.clear()``) are read by another program."""
+
+    __slots__ = ("optimizer",)
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def get(self, key: str, default: Any = None) -> tuple[int, ...]:
+        state = self.optimizer.state
+        return tuple([id(state.get(p)) for group in self.optimizer.param_groups for p in group["params"]])
 
     __getitem__ = get
 
