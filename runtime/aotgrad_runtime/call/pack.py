@@ -50,8 +50,11 @@ class _Arena:
 class Packed:
     """The packed words of one instance in one callable; frees its cached workspace block when it goes."""
 
+    buffer: Any = None  # until it is made: an interrupt may come before
+
     def __init__(self, instance: Instance, buffer: ctypes.Array[ctypes.c_int64], scratch: int, keep: list[object], free: Callable[[int], Any]) -> None:
-        self.instance, self.buffer, self.scratch, self.keep, self._free = instance, buffer, scratch, keep, free
+        self._free, self.instance, self.scratch, self.keep = free, instance, scratch, keep
+        self.buffer = buffer
         self.address = ctypes.addressof(buffer)
 
     def word(self, field: str) -> int:
@@ -61,7 +64,7 @@ class Packed:
         self.buffer[INSTANCE[field] // 8] = value
 
     def __del__(self) -> None:
-        block = self.word("block")
+        block = self.word("block") if self.buffer is not None else 0
         if block:
             self.set_word("block", 0)  # a finaliser of the same dead cycle may still call
             self._free(ctypes.c_int64.from_address(block - 16).value)
