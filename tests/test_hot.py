@@ -41,22 +41,26 @@ def _bits(x: Any) -> bytes:
     return bytes(np.where(x == x, x, np.nan).astype(x.dtype).tobytes())  # a NaN has no sign that means anything
 
 
+def _kernels_made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The programs that become one kernel from here on; the short way of single operations is off."""
+    made, fused = list[Any](), native.fused
+
+    def counted(func: Any) -> Any:
+        found = fused(func)
+        made.extend([found] if found is not None else [])
+        return found
+
+    monkeypatch.setattr(native, "fused", counted)
+    monkeypatch.setattr(quick, "HOT", -1)
+    return made
+
+
 TYPED = [pytest.param(n, d, marks=[pytest.mark.thorough] * ((i + j) % 2)) for i, n in enumerate(CASES) for j, d in enumerate((np.float32, np.float64))]
 
 
 @pytest.mark.parametrize("name, dtype", TYPED)
 def test_a_program_that_runs_often_gives_the_same_bits(name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = 0
-    fused = native.fused
-
-    def counted(func: Any) -> Any:
-        nonlocal made
-        found = fused(func)
-        made += found is not None
-        return found
-
-    monkeypatch.setattr(native, "fused", counted)
-    monkeypatch.setattr(quick, "HOT", -1)
+    made = _kernels_made(monkeypatch)
     for shape in ((17, 33), (1, 1), (2, 0), (40, 7), (3, 5), (300, 300), (5000, 3), (2, 5000)):
         if name == "logsumexp" and 0 in shape:
             continue
@@ -114,16 +118,7 @@ def _results(f: Callable[[Any], Any], x: Any) -> list[Any]:
 @pytest.mark.parametrize("name, last", [pytest.param(n, last, marks=[pytest.mark.thorough] * ((i + last) % 2)) for i, n in enumerate(IMAGES) for last in (False, True)])
 def test_programs_on_images_give_the_same_bits_in_the_same_places(name: str, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row-major ones in one kernel, others step by step."""
-    made, fused = 0, native.fused
-
-    def counted(func: Any) -> Any:
-        nonlocal made
-        found = fused(func)
-        made += found is not None
-        return found
-
-    monkeypatch.setattr(native, "fused", counted)
-    monkeypatch.setattr(quick, "HOT", -1)
+    made = _kernels_made(monkeypatch)
     rng = np.random.default_rng(4)
     for shape in ((2, 3, 5, 7), (3, 1, 4, 4), (4, 6, 1, 1)):
         dispatch._programs.clear()

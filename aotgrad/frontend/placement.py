@@ -413,6 +413,6 @@ def check_array(x: Any) -> None:
     at = x
     while at is not None and isinstance(at._extra, ViewExtra):
         how = at._extra.how
-        if how[0] == "call" and how[1].numpy and how[1].op.name in ("diagonal", "diag", "spread"):
+        if how[0] == "call" and how[1].numpy and how[1].op.name in ("diagonal", "spread"):
             raise AotgradValueError(f"{user_loc()}: assignment destination is read-only: it is a part of what np.{how[1].name} gave; use np.copy(x) first")
         at = at._extra.parent()
