@@ -634,8 +634,14 @@ def test_a_compiled_function_in_another_leaves_its_array_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])
-def test_another_thread_that_draws_random_numbers_is_no_matter_of_the_function(draw: Any) -> None:
-    stop = threading.Event()
+def test_another_thread_that_draws_random_numbers_is_no_matter_of_the_function(draw: Any, monkeypatch: Any) -> None:
+    stop, equal = threading.Event(), np.array_equal
+
+    def slow(a: Any, b: Any) -> bool:
+        time.sleep(0.004)  # NumPy lets other threads run where it compares, and some machines then switch every time
+        return equal(a, b)
+
+    monkeypatch.setattr(np, "array_equal", slow)
 
     def load() -> None:
         while not stop.wait(0.002):
@@ -658,16 +664,14 @@ def test_another_thread_that_draws_random_numbers_is_no_matter_of_the_function(d
     try:
         with pytest.raises(ag.AotgradError, match="draws random numbers"):
             ag.compile(drawing)(np.ones(3))
-        refused = 0
-        for _ in range(8):  # the other thread may still come in between where the function waits for something; it then is refused, and may be called again
+        refused = []
+        for _ in range(4):  # the other thread may still come in between where the function waits for something; it then is refused, and may be called again
             waited.clear()
             try:
                 assert ag.compile(plain)(np.ones(3)).shape == (3,) and waited.is_set()
-            except ag.AotgradError:
-                refused += 1
-            with pytest.raises(ag.AotgradError, match="draws random numbers"):
-                ag.compile(drawing)(np.ones(3))
-        assert refused < 8
+            except ag.AotgradError as error:
+                refused.append(str(error))
+        assert len(refused) < 4, refused
     finally:
         stop.set()
         thread.join()

@@ -33,7 +33,7 @@ class States:
                 "np.random.default_rng(0)")
 
     def _drawn(self) -> str | None:
-        for what, state in _states(self.f, self.leaves):
+        for what, state in list(_states(self.f, self.leaves)):  # all of them first: NumPy's comparing lets other threads run
             if what in self.before and not _same(self.before[what], state) or what not in self.before and what == "np.random" and not _untouched(state):
                 return what
         return None
