@@ -37,6 +37,7 @@ from .leaves import alias, spared
 from .ledger import Ledger
 from .options import Options
 from .program import Program, Pullback, depends
+from .promotion import is_number
 from .pytree import TreeDef, tree_flatten, tree_unflatten, with_numbers
 from .randomness import States
 from .signatures import identifier, leaf_names, leaf_type, specs_of
@@ -427,11 +428,11 @@ class State:
                 trace.ledger.argument(traced, x, i)
             elif i in donated and isinstance(x, np.ndarray):
                 trace.ledger.donated.append((traced, traced._value, len(trace.block.args) - 1))
-            traced._weak, traced._scalar = type(x) in (float, int), isinstance(x, np.generic)
+            traced._weak, traced._scalar = is_number(x), isinstance(x, np.generic)
             if _is_integer(x):
                 traced._leaf_index = i
             given.append(traced)
-            dynamic.append(Leaf(i, t, traced._weak))
+            dynamic.append(Leaf(i, t))
         args, kwargs = tree_unflatten(tree, given)
         holders = [x for x in given if not isinstance(x, Traced)]
         asked, refused, states, before = modes.state.asked, modes.state.refused, States(self.f, leaves), Before(self.f, holders)

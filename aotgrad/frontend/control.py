@@ -17,6 +17,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 from . import dispatch, placement
 from .front import FrontBuilder
 from .leaves import apart, check_callable, dtype_of
+from .promotion import is_number
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randoms import ABSTRACT, LOOP, alternatives
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
@@ -55,7 +56,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     leaves, tree = tree_flatten(tuple(operands))
     values = [as_value(x, trace) for x in leaves]
     cls = traced_class([pred, *leaves])
-    weak = [getattr(x, "_weak", type(x) in (int, float)) for x in leaves]
+    weak = [is_number(x) for x in leaves]
     given_types, places = [v.type for v in values], [placement.placed(x) for x in leaves]
     branch = functools.partial(Sub, treedef=tree, types=given_types, cls=cls, weak=weak, places=places)
     subs, join = alternatives([functools.partial(branch, name, fn) for name, fn in (("true_fn", true_fn), ("false_fn", false_fn))])
@@ -77,6 +78,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     found = b.emit("cond", [p, *outer], {}, blocks)
     join(trace, p)
     out = [cls._of(trace, unrecorded(b, v)) for v in found]
+    for x, *numbers in zip(out, *[s.numbers for s in subs]):
+        x._weak = all(numbers)
     placement.mark(out, [x if x == y else placement.UNKNOWN for x, y in zip(subs[0].places, subs[1].places)])
     return tree_unflatten(subs[0].out_tree, out)
 
@@ -211,11 +214,7 @@ def _abstract(name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Sub:
     """``fn`` traced on the types of ``args``, for the types of its results."""
     leaves, tree = tree_flatten(args)
     types = [TensorType(tuple(x.shape) if isinstance(x, Tensor) else np.shape(x), dtype_of(x)) for x in leaves]
-    return Sub(name, fn, tree, types, traced_class(leaves), [_is_weak(x) for x in leaves], draws=ABSTRACT)
-
-
-def _is_weak(x: Any) -> bool:
-    return bool(getattr(x, "_weak", type(x) in (int, float)))
+    return Sub(name, fn, tree, types, traced_class(leaves), [is_number(x) for x in leaves], draws=ABSTRACT)
 
 
 class Carry:
@@ -225,7 +224,7 @@ class Carry:
         leaves, self.tree = tree_flatten(init)
         self.what = what
         self.types = [_type_of(x) for x in leaves]
-        self.weak = [_is_weak(x) for x in leaves]
+        self.weak = [is_number(x) for x in leaves]
 
     def __call__(self, carry: Any) -> None:
         leaves, tree = tree_flatten(carry)
@@ -293,7 +292,7 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     b = builder_of(trace)
     carry, carry_tree = tree_flatten(init)
     values = [as_value(x, trace) for x in carry]
-    weak = [getattr(x, "_weak", type(x) in (int, float)) for x in carry]
+    weak = [is_number(x) for x in carry]
     xs = [b.refresh(as_value(x, trace)) for x in leaves]
     xs = [b.relayout(x, layout=None) if x.type.layout else x for x in xs]
     for x in xs:
@@ -330,6 +329,8 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     block.ops, block.outputs = sub.block.ops, sub.block.outputs
     found = b.emit("scan", [*lifted, *values, *xs], {"consts": len(lifted), "carry": len(values), "length": count, "reverse": reverse}, (block,))
     out = [cls._of(trace, unrecorded(b, v)) for v in found]
+    for x, was, stays in zip(out, weak, sub.numbers if counters else ()):  # ``scan`` itself gives arrays
+        x._weak = was and stays
     placement.mark(out, [p if p == q else placement.UNKNOWN for p, q in zip(places, sub.places)])
     return tree_unflatten(carry_tree, out[:len(values)]), tree_unflatten(sub.out_tree.children[1], out[len(values):])
 
@@ -356,10 +357,11 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     cls = traced_class(tree_flatten(init)[0])
     b = builder_of(trace)
     start = cls._of(trace, b.to_dtype(as_value(lower, trace), int64))  # the counter is a carry: numbers of all steps would be an array
+    start._weak = True
 
     def step(carry: Any, _: Any) -> Any:
         i, c = carry
-        return (dispatch.call(dispatch.TORCH["add"], (i, 1), {}), body(i, c)), None
+        return (i + 1, body(i, c)), None
 
     return _traced_scan(step, (start, init), [], tree_flatten(None)[1], dims.maximum(upper - lower, 0), False, trace, "fori_loop", 1)[0][1]
 

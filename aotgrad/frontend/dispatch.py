@@ -25,7 +25,7 @@ from .ledger import twin
 from .naming import index_loc
 from .node_names import edges_of, node_name
 from .program import Program
-from .promotion import Kind
+from .promotion import Kind, is_number
 from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, unrecorded, user_loc
 from .views import mark_view
 
@@ -45,6 +45,7 @@ class _Flavour:
 _TORCH = _Flavour(True, Tensor, TracedTensor)
 _TAPED = _Flavour(False, ArrayTensor, TracedArray)
 _PLAIN = _Flavour(False, None, TracedArray)
+_PYTHON = _Flavour(False, Tensor, TracedTensor)  # Python's numbers among tensors: computed as Python does
 
 
 def is_array_like(x: Any) -> bool:
@@ -58,10 +59,12 @@ def call(public: Public, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return run(public, arguments)
 
 
-def run(public: Public, arguments: dict[str, Any]) -> Any:
-    """A call with bound arguments."""
+def run(public: Public, arguments: dict[str, Any], numbers: bool = False) -> Any:
+    """A call with bound arguments. ``numbers``: an operator between Python's numbers, whose result is one."""
     operands, flavour, trace = _gather(public, arguments)
-    if flavour.torch:
+    if numbers:
+        flavour = _PYTHON if flavour.torch else flavour
+    elif flavour.torch:
         for v in arguments.values():
             if isinstance(v, np.generic):  # as in torch, NumPy's scalars are plain numbers beside tensors
                 return run(public, {k: v.item() if isinstance(v, np.generic) else v for k, v in arguments.items()})
@@ -72,7 +75,7 @@ def run(public: Public, arguments: dict[str, Any]) -> Any:
                 placement.check(x)
             if trace.ledger is not None:
                 operands = [twin(x) for x in operands]
-            return _run_traced(public, arguments, operands, flavour, trace)
+            return _run_traced(public, arguments, operands, flavour, trace, numbers)
         return run_eager(public, arguments, operands, flavour)
     except AotgradIndexError as error:
         raise (error if trace is not None else _explained(public, arguments, error)) from None
@@ -156,16 +159,16 @@ def _bad(public: Public, x: Any) -> AotgradTypeError:
 
 # ---- traced -----------------------------------------------------------------------------------------------------------------------
 
-def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour, trace: Trace) -> Any:
+def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], flavour: _Flavour, trace: Trace, plain: bool) -> Any:
     if current() is None:
         raise AotgradTypeError(f"{user_loc()}: a value traced in {trace.name!r} is used outside the call that made it; return it from the function instead of keeping it")
     for k, v in arguments.items():
         if k not in public.tensors:
             arguments[k] = _plain_integers(v)
-    numbers = [x for x in operands if getattr(x, "_scalar", False)] if flavour.torch else []
-    scalar = bool(numbers) and all(isinstance(x, (int, float, Dim, np.generic)) or getattr(x, "_scalar", False) for x in operands)
+    scalar = flavour.torch and bool(operands) and all(isinstance(x, (int, float, Dim, np.generic)) or getattr(x, "_scalar", False) or is_number(x) for x in operands)
     torch = flavour.torch and not scalar
     b = FrontBuilder(trace, torch, index_loc())
+    b.checks = torch or plain
     wrapped = [_traced_operand(public, x, trace, torch) for x in operands]
     results = public.emit(b, _replaced(public, arguments, wrapped))
     made = _restore(results, lambda v: _marked(flavour.traced._of(trace, unrecorded(b, v)), scalar))

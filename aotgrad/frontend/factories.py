@@ -24,7 +24,7 @@ from . import placement
 from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .ledger import made_here, twin
-from .numpy_protocol import filled_like
+from .numpy_protocol import filled_like, number_as
 from .trace import Trace, Traced, TracedNumber, TracedTensor, current, plain_size, user_loc
 
 __all__ = [
@@ -125,8 +125,8 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, requires_grad: bool =
 
 def filled(name: str, shape: tuple[Any, ...], fill_value: Any, dtype: Any, requires_grad: bool, memory_format: Any = None) -> Any:
     if isinstance(fill_value, Tensor):
-        kind = fill_value._dtype if dtype is None else as_dtype(dtype)
-        out = run(TORCH["clone"], {"input": run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill_value, "dtype": kind}), "sizes": (shape,)})})
+        kind = as_dtype(dtype) if dtype is not None else defaults.dtype if fill_value._weak and fill_value._dtype.kind == "f" else fill_value._dtype
+        out = run(TORCH["clone"], {"input": run(TORCH["expand"], {"input": number_as(fill_value, kind), "sizes": (shape,)})})
         return _ended(out if memory_format is None else placed_like(out, out, memory_format), requires_grad)
     if dtype is None:
         python = type(fill_value) if type(fill_value) in (float, int, bool) else fill_value.dtype if isinstance(fill_value, np.generic) else type(fill_value)

@@ -15,7 +15,7 @@ from aotgrad.ir import Builder, Loc, TensorType, Value, opdef
 from aotgrad.ir.dims import Dim, DimLike
 from aotgrad.ir.transforms.rewrite import substitute_block
 from aotgrad_runtime import dtypes
-from aotgrad_runtime.arrays import converted, decode
+from aotgrad_runtime.arrays import converted, decode, overflow
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import (
     AotgradArgumentError,
@@ -46,7 +46,7 @@ class FrontBuilder(Builder):
 
     def __init__(self, trace: Trace, torch: bool, loc: Loc | None) -> None:
         super().__init__(trace.block, loc)
-        self.trace, self.torch = trace, torch
+        self.trace, self.torch, self.checks = trace, torch, torch  # ``checks``: divisions of integers by 0 are errors
 
     def emit(self, name: str, operands: Sequence[Value], attrs: Any = None, regions: Any = (), loc: Loc | None = None) -> tuple[Value, ...]:
         if self.trace.equal:
@@ -150,6 +150,21 @@ def _at(b: FrontBuilder, op: opdef.OpDef, o: Operand, dtype: DType) -> Value:
     return _brought(b, o.value, dtype, dtype) if op.name == "clip" else b.fit(o.value, dtype=dtype)
 
 
+def _written(b: FrontBuilder, o: Operand, dtype: DType) -> Value:
+    """A Python number on its way into an array of ``dtype``, which must hold it; for tensors, negative integers wrap into unsigned dtypes, as in PyTorch."""
+    if dtype.kind not in "iu" or o.kind.dtype.kind != "i":
+        return o.plain(b)
+    if o.value is None:
+        if o.make is None and not (_holds(dtype, o.number) or b.torch and dtype.kind == "u" and _holds(dtype, -o.number)):
+            raise overflow(dtype) if b.torch else AotgradOverflowError(f"Python integer {o.number} out of bounds for {dtype.name}")
+        return o.at(b, dtype)
+    v = o.value
+    if b.torch and dtype.kind == "u":
+        wraps = b.logical_and(b.lt(v, b.full_like(v, 0)), b.ge(v, b.full_like(v, -int(np.iinfo(dtype.np).max))))
+        v = b.where(wraps, b.add(v, b.full_like(v, int(np.iinfo(dtype.np).max) + 1)), v)
+    return v if v.type.dtype is dtype else b.fit(v, dtype=dtype)
+
+
 def _brought(b: FrontBuilder, v: Value, dtype: DType, within: DType) -> Value:
     """An integer in ``dtype``, as near as ``within`` has one."""
     limits = [b.full_like(v, int(n)) for n in (np.iinfo(within.np).min, np.iinfo(within.np).max)]
@@ -196,6 +211,9 @@ def _common(op: opdef.OpDef, mode: str, b: FrontBuilder, operands: Sequence[Oper
         condition = condition if condition.type.dtype is dtypes.bool_ else b.ne(condition, b.full_like(condition, 0))
         dtype = promote(kinds[1:], b.torch)
         return _broadcast(b, [condition, *(o.at(b, dtype) for o in operands[1:])])
+    if mode == "into":  # what is written takes the dtype of the first, and must fit
+        dtype = kinds[0].dtype
+        return [o.plain(b) if i == 0 or not o.kind.weak else _written(b, o, dtype) for i, o in enumerate(operands)]
     if b.torch and mode == "product":
         _same_dtype(op, operands)
     dtype = promote(kinds, b.torch)

@@ -12,7 +12,7 @@ import numpy as np
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.ops.common import norm_dim
 from aotgrad_runtime import memory_format as mf
-from aotgrad_runtime.dtypes import ALL, DType, as_dtype, bool_
+from aotgrad_runtime.dtypes import ALL, DType, as_dtype, bool_, int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, AotgradDTypeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
@@ -23,6 +23,7 @@ from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
 from .front import Public
 from .numpy_protocol import PUBLIC, array_function, array_ufunc, reduction
+from .promotion import is_number
 from .trace import Traced, user_loc
 from .views import ViewExtra
 
@@ -75,11 +76,26 @@ def _fits(self: Any, other: Any) -> bool:
     return isinstance(other, _OPERANDS) or (isinstance(other, (list, tuple)) and isinstance(self, ArrayTensor))
 
 
+def _computed(public: Public, arguments: dict[str, Any]) -> Any:
+    """An operator's call. Of Python's numbers alone, some of them traced or differentiated, it gives one again: it decides no dtype."""
+    if not all(map(is_number, arguments.values())):
+        return run(public, arguments)
+    front = public.op.front
+    whole = front is not None and front.promote != "compare" and "bitwise" not in public.op.name and public.op.name not in _BITWISE
+    if whole and all(isinstance(x, bool) or getattr(x, "_dtype", None) is bool_ for x in arguments.values()):  # True + True is 2
+        arguments = {k: call(TORCH["astype"], (x, int64), {}) if isinstance(x, Tensor) else int(x) for k, x in arguments.items()}
+    out = run(public, arguments, numbers=True)
+    out._weak = True
+    return out
+
+
 def _binary(public: Public) -> Method:
     first, second = public.layout.positional[:2]
 
     def forward(self: Any, other: Any) -> Any:
-        return run(public, {first: self, second: other}) if _fits(self, other) else NotImplemented
+        if not _fits(self, other):
+            return NotImplemented
+        return (_computed if self._weak else run)(public, {first: self, second: other})
 
     return dispatch.short(public, forward) or forward
 
@@ -88,7 +104,9 @@ def _reflected(public: Public) -> Method:
     first, second = public.layout.positional[:2]
 
     def backward(other: Any, self: Any) -> Any:
-        return run(public, {first: other, second: self}) if _fits(self, other) else NotImplemented
+        if not _fits(self, other):
+            return NotImplemented
+        return (_computed if is_number(self) else run)(public, {first: other, second: self})
 
     fast = dispatch.short(public, backward) or backward
     if public.op.name in ("add", "mul"):  # a tensor stands first, as in PyTorch
@@ -111,7 +129,7 @@ def _unary(public: Public) -> Method:
     first = public.layout.positional[0]
 
     def unary(self: Any) -> Any:
-        return run(public, {first: self})
+        return (_computed if self._weak else run)(public, {first: self})
 
     return dispatch.short(public, unary) or unary
 
@@ -129,7 +147,9 @@ def _bits(method: Method, symbol: str, reflected: bool) -> Method:
             if kind.kind not in "biu":
                 raise AotgradDTypeError(f"{user_loc()}: {symbol} takes bools and integers, not {kind.name}; round and convert floats first")
             whole = whole or kind.kind != "b"
-        return run(public, {"input": other, "other": self} if reflected else {"input": self, "other": other}) if whole else method(self, other)
+        if not whole:
+            return method(self, other)
+        return (_computed if self._weak else run)(public, {"input": other, "other": self} if reflected else {"input": self, "other": other})
 
     return checked
 
@@ -172,7 +192,7 @@ def _operators() -> dict[str, Any]:
     floor, mod = out["__floordiv__"], out["__mod__"]
     out["__divmod__"] = lambda self, other: (floor(self, other), mod(self, other)) if _fits(self, other) else NotImplemented
     out["__rdivmod__"] = lambda self, other: (out["__rfloordiv__"](self, other), out["__rmod__"](self, other)) if _fits(self, other) else NotImplemented
-    out["__pos__"] = lambda self: self if not isinstance(self, ArrayTensor) else call(TORCH["clone"], (self,), {})
+    out["__pos__"] = lambda self: self if self._weak or not isinstance(self, ArrayTensor) else call(TORCH["clone"], (self,), {})
     out["__contains__"] = lambda self, value: bool(call(TORCH["any"], (run(TORCH["eq"], {"input": self, "other": value}),), {}))
     out["__getitem__"], out["__setitem__"] = indexing.getitem, indexing.setitem
     out["__array_ufunc__"], out["__array_function__"] = array_ufunc, array_function

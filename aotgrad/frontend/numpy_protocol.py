@@ -142,12 +142,21 @@ def _cast(number: Any, dtype: DType) -> Any:
     return converted(data.astype(np.int64) if data.dtype == np.uint16 else data, dtype)
 
 
+def number_as(x: Tensor, dtype: DType) -> Any:
+    """A 0-d value in ``dtype``, which must hold it where it is a Python number."""
+    out = run(TORCH["astype"], {"input": x, "dtype": dtype})
+    if not x._weak or dtype.kind not in "iu":
+        return out
+    out._scalar = False  # an array is written into
+    return run(TORCH["masked_set"], {"input": out, "mask": True, "value": x})
+
+
 def filled_like(a: Any, fill: Any, dtype: Any = None, shape: Any = None, cast: Callable[[Any, DType], Any] = held) -> Any:
     """An array of one value with the shape and dtype of ``a`` unless given: of the kind of ``a``, so that tensors can be written into it."""
     kind = (a._dtype if isinstance(a, Tensor) else as_dtype(np.asarray(a).dtype)) if dtype is None else as_dtype(dtype)
     size = tuple(np.shape(a) if not isinstance(a, Tensor) else a.shape) if shape is None else tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if isinstance(fill, Tensor):
-        return run(TORCH["expand"], {"input": run(TORCH["astype"], {"input": fill, "dtype": kind}), "sizes": (size,)})
+        return run(TORCH["expand"], {"input": number_as(fill, kind), "sizes": (size,)})
     try:
         number = cast(fill, kind)
     except AotgradTypeError:

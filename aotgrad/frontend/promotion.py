@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aotgrad.ir.dims import Dim
 from aotgrad_runtime import dtypes
 from aotgrad_runtime.arrays import defaults
 from aotgrad_runtime.dtypes import DType, as_dtype, promote_types
 from aotgrad_runtime.records import record
 
-__all__ = ["Kind", "promote", "python_dtype", "to_float"]
+__all__ = ["Kind", "is_number", "promote", "python_dtype", "to_float"]
 
 _CATEGORY = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
@@ -23,6 +24,11 @@ class Kind:
     dtype: DType
     weak: bool = False
     rank: int = 1
+
+
+def is_number(x: object) -> bool:
+    """Whether ``x`` is one of Python's numbers, or a value that stands for one: it does not decide dtypes."""
+    return isinstance(x, Dim) or bool(getattr(x, "_weak", type(x) in (float, int, bool)))
 
 
 def python_dtype(value: object) -> DType:

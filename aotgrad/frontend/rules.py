@@ -18,6 +18,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import dispatch, eager, placement
 from .program import Program
+from .promotion import is_number
 from .pytree import tree_flatten
 from .subtrace import Sub, as_value, builder_of, traced_class
 from .trace import Trace, TracedArray, TracedTensor, current, plain_size, tracing, unrecorded
@@ -90,7 +91,7 @@ def call_traced(leaves: Sequence[Any], rule: Rule) -> list[Any]:
     b = builder_of(trace)
     cls = traced_class(leaves)
     values = [b.refresh(as_value(x, trace)) for x in leaves]
-    weak = [getattr(x, "_weak", type(x) in (int, float)) for x in leaves]
+    weak = [is_number(x) for x in leaves]
     moving = [i for i, v in enumerate(values) if v.type.dtype.is_differentiable]
     parts = _Parts()
 

@@ -17,7 +17,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from . import placement, unusable
 from .explained import explained
 from .front import FrontBuilder
-from .promotion import python_dtype
+from .promotion import is_number, python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, tracing, user_loc
 
@@ -68,7 +68,8 @@ class Sub:
     """``fn`` traced on arguments of given types inside the current trace.
 
     ``block``: its args are the given leaves, then what it uses of the traces around it (``lifted``: those values in the parent). Without a parent, arrays that it meets
-    are constants, or with ``hidden`` arguments too (``trace.captured``). ``places``: how the leaves lie in memory (see ``placement``), and how the results do afterwards.
+    are constants, or with ``hidden`` arguments too (``trace.captured``). ``places``: how the leaves lie in memory (see ``placement``), and how the results do afterwards;
+    ``numbers``: which results are Python's numbers.
     """
 
     @modes.intact
@@ -89,7 +90,8 @@ class Sub:
         try:
             with tracing(self.trace):
                 out = fn(*args)
-                self.places = [placement.placed(x) for x in tree_flatten(out)[0]]
+                results = tree_flatten(out)[0]
+                self.places, self.numbers = [placement.placed(x) for x in results], [is_number(x) for x in results]
                 self.trace.block.outputs, self.out_tree = outputs_of(self.trace, out)
         except Exception as error:
             found = explained(error)

@@ -459,7 +459,9 @@ class Traced:
     def __round__(self, digits: int | None = None) -> Any:
         if digits is None or self.ndim:
             raise AotgradTypeError(f"{user_loc()}: round() makes a Python integer, and a traced value has no number yet; use np.round(x) or ag.round(x)")
-        return np.round(self, digits)
+        out: Any = np.round(self, digits)
+        out._weak = self._weak
+        return out
 
     def __format__(self, spec: str) -> str:
         if spec:
@@ -776,12 +778,10 @@ def _reflected(plain: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b: plain(b, a)
 
 
-for _name in (*_ARITHMETIC, "pow", *_COMPARISONS):
+for _name in (*_ARITHMETIC, "pow", *_COMPARISONS, "neg", "pos", "abs"):
     setattr(TracedNumber, f"__{_name}__", _of_number(f"__{_name}__", getattr(operator, _name)))
 for _name in (*_ARITHMETIC, "pow"):
     setattr(TracedNumber, f"__r{_name}__", _of_number(f"__r{_name}__", _reflected(getattr(operator, _name))))
-for _name in ("neg", "pos", "abs"):
-    setattr(TracedNumber, f"__{_name}__", _of_number(f"__{_name}__", getattr(operator, _name)))
 for _name in _ARITHMETIC:
     setattr(TracedSize, f"__{_name}__", _of_size(f"__{_name}__"))
     setattr(TracedSize, f"__r{_name}__", _of_size(f"__r{_name}__"))

@@ -17,6 +17,7 @@ from aotgrad_runtime.modes import differentiating
 from . import placement
 from .front import FrontBuilder
 from .leaves import F, alias, check_depends, check_float, differentiable, match, name_of, place_of, scalar_output, with_aux
+from .promotion import is_number
 from .pytree import tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
 from .trace import Trace, current, user_loc
@@ -58,7 +59,7 @@ class Inline:
             return self.raw
 
         flat_tree = tree_flatten(tuple(kept))[1]
-        weak = [type(x) is float or getattr(x, "_weak", False) for x in self.arrays]
+        weak = [is_number(x) for x in self.arrays]
         self.sub = Sub(name_of(f), fn, flat_tree, [v.type for v in kept], self.cls, weak, places=[placement.placed(x) for x in self.arrays])
         self.ins = [self.b.refresh(v) for v in [*kept, *self.sub.lifted_values()]]
         live = iter(self.on)

@@ -48,6 +48,7 @@ from .leaves import (
     with_aux,
 )
 from .program import Program
+from .promotion import is_number
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .subtrace import Sub, is_leaf_array, traced_class
 from .traced_transforms import traced_grad, traced_jvp, traced_linearize, traced_vjp
@@ -342,7 +343,7 @@ def _linearize_eager(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
         args = iter(flat)
         return f(*tree_unflatten(tree, [next(args) if is_leaf_array(x) else x for x in leaves]))
 
-    weak = [type(x) is float or getattr(x, "_weak", False) for x in arrays]
+    weak = [is_number(x) for x in arrays]
     sub = Sub(name_of(f), fn, tree_flatten(tuple(arrays))[1], types, traced_class(leaves), weak, hidden=True, places=[placement.placed(x) for x in given])
     captured = [obj if isinstance(obj, Tensor) else borrowed(obj) for obj, _ in sub.trace.captured.values()]
     primal, linear = linearize_func(sub.func(), [*(t.dtype.is_differentiable for t in types), *(False for _ in captured)])

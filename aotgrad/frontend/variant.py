@@ -28,7 +28,6 @@ class Leaf:
 
     index: int
     type: TensorType
-    weak: bool
 
 
 @record
@@ -139,7 +138,7 @@ def with_sizes(variant: Variant, leaves: Sequence[Any]) -> Variant | None:
     variant.instances += 1
     made = copy.copy(variant)
     made.func, made.general, made.program, made.entered, made.seconds = substitute_func(variant.func, env), variant, None, False, 0.0
-    made.leaves = [Leaf(leaf.index, t, leaf.weak) for leaf, t in zip(variant.leaves, made.func.arg_types)]
+    made.leaves = [Leaf(leaf.index, t) for leaf, t in zip(variant.leaves, made.func.arg_types)]
     made.guards, made.unequal = [], []  # they hold for these sizes
     return made
 

@@ -412,11 +412,11 @@ register(OpDef(
     "setitem", "x with the indexed part replaced by v, or combined with it: mode set, add, mul, min, max.", ("x", "v", "indices*"), _setitem_rule, None,
     Composite(_setitem_body),
     attrs={**_ATTRS, "mode": "set"}, samples=_setitem_samples, grad_fn="CopySlices",
-    front=Front("setitem(input, value, indices=None, spec=None, mode='set')", _setitem_canon, "none", function=False, method=False,
+    front=Front("setitem(input, value, indices=None, spec=None, mode='set')", _setitem_canon, "into", function=False, method=False,
     tensors=("input", "value", "indices"))))
 register(OpDef(
     "masked_set", "x with the elements where the mask holds replaced by (or combined with) one value.", ("x", "mask", "v"), None, None,
     Composite(lambda b, x, mask, v, mode: b.where(mask, v if mode == "set" else b.emit({"add": "add", **_COMBINE}[mode], [x, v])[0], x)), attrs={"mode": "set"},
     samples=lambda: (Sample((np.array([1.0, 2.0, -3.0]), np.array([True, False, True]), np.array([0.5, 0.25, 2.0])), {"mode": m}, m) for m in ("set", "add", "mul")),
     grad_fn="IndexPutBackward0",
-    front=Front("masked_set(input, mask, value, mode='set')", _mask_canon, "none", function=False, method=False)))
+    front=Front("masked_set(input, mask, value, mode='set')", _mask_canon, "into", function=False, method=False)))
