@@ -246,6 +246,16 @@ def test_symbols_in_order_and_as_symbol():
     assert dims.symbols_of(5) == []
 
 
+def test_substituting_with_what_is_known_gives_what_substituting_alone_gives():
+    half = floordiv(N + M, 2)
+    sizes = [N, half, floordiv(half + K, 2), maximum(half, K) * half + M, mod(half, 3), K + 1, 7]
+    for env in ({"n": 5}, {"n": M, "k": 3}, {"n": 4, "m": 2, "k": 1}, {"x": 9}):
+        known = {}
+        assert [dims.substitute(d, env, known) for d in sizes * 2] == [dims.substitute(d, env) for d in sizes] * 2
+        assert half not in known or known[half] == half.substitute(env)
+    assert half.substitute({"k": 1}) is half and half.substitute({"n": 3, "m": 4}) == 3
+
+
 def test_specialising():
     seen = []
 

@@ -121,7 +121,7 @@ def trace(f: Callable[..., Any], name: str, declared: Declared, again: bool = Fa
         states.check(name, lambda: trace(f, name, declared, again=True))
     if not leaves:
         raise AotgradTypeError(f"{name} returns nothing; return arrays or numbers")
-    func = substitute_func(Func(name, here.block), here.replaced())
+    func = substitute_func(Func(name, here.block), here.equal.names)
     return Program(stable(func), tuple(_result_names(tree_out)), tuple(_guards(here, declared)))
 
 
@@ -175,8 +175,7 @@ def _result_names(tree: TreeDef) -> list[str]:
 
 def _guards(here: Trace, declared: Declared) -> list[Guard]:
     out = []
-    for symbol, other in here.equal.items():
-        value = here.canonical(other)
+    for symbol, value in here.equal.names.items():
         owner = next(name for name, t in declared.leaves for d in t.shape if symbol in dims.symbols_of(d))
         if isinstance(value, int):
             raise AotgradValueError(f"size {symbol} of argument {owner} meets size {value}, so only {symbol} = {value} would work; write {value} in the argument's type")

@@ -86,7 +86,7 @@ class Differentiated:
 
     def __init__(self, trace: Trace, outs: Sequence[Value], wanted: Sequence[Value]) -> None:
         self.trace, self.outs = trace, outs
-        substitute_here(trace.block, trace.replaced())  # sizes that were found equal since an op was written: composites check them where they become their bodies
+        substitute_here(trace.block, trace.equal.names)  # sizes that were found equal since an op was written: composites check them where they become their bodies
         self.path = _path(trace, outs, wanted)
         self.aside = Block()
         self.lb = FrontBuilder(trace, True, None)

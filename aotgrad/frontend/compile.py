@@ -689,7 +689,7 @@ def _plain(out: Any) -> Any:
 
 def _variant_of(trace: Trace, f: F, holders: Sequence[Any], leaves: list[Leaf], out_tree: TreeDef, constants: list[Any], tensors: bool,
                 others: Sequence[Content] = (), sets: Sequence[Any] = ()) -> Variant:
-    from_trace = Func(identifier(trace.name), substitute_here(dce_block(trace.block), trace.replaced()))
+    from_trace = Func(identifier(trace.name), substitute_here(dce_block(trace.block), trace.equal.names))
     func = stable(from_trace)
     found, functions = survey(f, holders)
     objects = [obj for obj, _ in trace.captured.values()]

@@ -442,7 +442,7 @@ def _build(public: Public, arguments: dict[str, Any], operands: list[Any], flavo
     trace.block.outputs = list(many)
     order = _argument_order(trace, dtypes, wrapped)
     trace.block.args = [trace.block.args[i] for i in order]
-    func = substitute_func(Func(public.op.name, trace.block), trace.replaced())
+    func = substitute_func(Func(public.op.name, trace.block), trace.equal.names)
     structure = None if not isinstance(results, tuple) else type(results)
     runner: Any = functools.partial(_diagonal, {k: v for k, v in arguments.items() if k != "input"}) if public.op.name == "diagonal" else None
     if public.op.name == "spread":

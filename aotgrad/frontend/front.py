@@ -52,7 +52,7 @@ class FrontBuilder(Builder):
         if self.trace.equal:
             for o in operands:
                 self.refresh(o)
-            regions = [substitute_block(r, self.trace.replaced()) for r in regions]  # traced before a size was found equal to another
+            regions = [substitute_block(r, self.trace.equal.names) for r in regions]  # traced before a size was found equal to another
             attrs = {k: self._canonical(v) for k, v in attrs.items()} if attrs else attrs
         results = super().emit(name, operands, attrs, regions, loc)
         for r in results:

@@ -233,7 +233,7 @@ def _symbolic(public: Public, kinds: str, dtype: Any, rank: int) -> Program:
         v = trace.block.add_arg(t if kind == "t" else TensorType((), dtypes.float64))
         arguments[name] = Operand(Kind(dtype, False, rank), v) if kind == "t" else number_operand(1.0, lambda wanted, v=v: b.to_dtype(v, wanted))
     trace.block.outputs = [public.emit(b, arguments)]
-    return Program(substitute_func(Func(trace.name, trace.block), trace.replaced()), public.node_name)
+    return Program(substitute_func(Func(trace.name, trace.block), trace.equal.names), public.node_name)
 
 
 def _callable(target: Any, func: Func, numbers: Sequence[int]) -> None:

@@ -210,7 +210,7 @@ def _rule_block(parts: _Parts, side: str, trace: Trace, moving: Sequence[int]) -
     env: dict[Value, Value] = dict(zip(sub.block.args, [*own, *(place[v] for v in sub.lifted_values())]))
     copy_ops(Builder(block), sub.block.ops, env)
     block.outputs = [env[o] for o in sub.block.outputs]
-    return substitute_block(block, trace.replaced()) if trace.equal else block
+    return substitute_block(block, trace.equal.names) if trace.equal else block
 
 
 # ---- out of a trace -----------------------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class Sub:
                 raise found from error
             finally:
                 del found
-        self.block: Block = substitute_here(self.trace.block, self.trace.replaced())
+        self.block: Block = substitute_here(self.trace.block, self.trace.equal.names)
         self.lifted = [x for x, _ in self.trace.lifted.values()]
 
     def lifted_values(self) -> list[Value]:

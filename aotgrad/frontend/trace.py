@@ -27,6 +27,7 @@ from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, Aotgra
 from aotgrad_runtime.tensor import ArrayTensor, Size, Tensor
 
 from . import kernels
+from .equalities import Equalities
 from .sources import memory_of
 
 __all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedNumber", "TracedSize", "TracedTensor", "current", "plain_size", "raised_at",
@@ -110,7 +111,7 @@ class Trace:
         self.block = Block()
         self.builder = Builder(self.block)
         self.examples: dict[str, int] = parent.examples if parent is not None else (examples if examples is not None else {})
-        self.equal: dict[str, DimLike] = parent.equal if parent is not None else {}
+        self.equal: Equalities = parent.equal if parent is not None else Equalities()
         self.guards: list[tuple[DimLike, DimLike, Loc | None]] = parent.guards if parent is not None else []
         self.fixed: list[tuple[DimLike, DimLike, Loc | None]] = parent.fixed if parent is not None else []  # sizes that the trace took the numbers of, and where
         self.least: dict[DimLike, tuple[int, int]] = parent.least if parent is not None else {}  # of a size: a lower bound, and the place of its guard
@@ -200,16 +201,7 @@ class Trace:
 
     def canonical(self, d: DimLike) -> DimLike:
         """``d`` with sizes that were found equal replaced."""
-        while isinstance(d, Dim):
-            new = d.substitute(self.equal)
-            if new == d:
-                break
-            d = new
-        return d
-
-    def replaced(self) -> dict[str, DimLike]:
-        """What each size that was found equal to another is in the end (chains followed)."""
-        return {k: self.canonical(v) for k, v in self.equal.items()}
+        return self.equal.canonical(d)
 
     def example(self, d: DimLike) -> int | None:
         """The number of a size in the first call, if known."""
@@ -237,14 +229,12 @@ class Trace:
             return
         if isinstance(a, int) and isinstance(b, int):
             raise AotgradValueError(f"{user_loc()}: sizes {a} and {b} differ")
-        found = _solve(a, b)
-        if found is not None:
-            self.equal[found[0]] = found[1]
+        if self.equal.solve(a, b):
             return
         names = [s for s in {*dims.symbols_of(a), *dims.symbols_of(b)} if s in self.examples]
         if self.can_fix and names:
             self.fixed += [(dims.symbol(s), self.examples[s], user_loc()) for s in names if not isinstance(self.canonical(dims.symbol(s)), int)]
-            self.equal.update({s: self.examples[s] for s in names})
+            self.equal.add({s: self.examples[s] for s in names})
             if self.canonical(a) != self.canonical(b):
                 raise AotgradValueError(f"{user_loc()}: sizes {self.canonical(a)} and {self.canonical(b)} differ")
             return
@@ -301,20 +291,6 @@ class Trace:
             return True
         self.unequal.append((a, b))
         return False
-
-
-def _solve(a: DimLike, b: DimLike) -> tuple[str, DimLike] | None:
-    """A symbol and what it must be for ``a == b``: one that stands alone with factor 1 or -1 in the difference and nowhere else in it."""
-    gap = a - b
-    if not isinstance(gap, Dim):
-        return None
-    for mono, factor in gap.terms:
-        if len(mono) == 1 and mono[0][1] == 1 and mono[0][0][0] == "sym" and factor in (1, -1):
-            name = str(mono[0][0][1])
-            rest = Dim(((mono, factor),)) - gap if factor == 1 else gap - Dim(((mono, factor),))
-            if name not in dims.symbols_of(rest) and (not isinstance(rest, int) or rest >= 0):
-                return name, rest
-    return None
 
 
 def plain_size(x: Any) -> Any:

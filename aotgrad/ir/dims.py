@@ -58,13 +58,14 @@ class specialising:
 class Dim:
     """A size that is not known until run time. Immutable; build with ``symbol`` and arithmetic."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_names", "terms")
     __array_ufunc__ = None  # NumPy's scalars leave arithmetic with sizes to this class
     terms: tuple[tuple[Mono, int], ...]
 
     def __init__(self, terms: tuple[tuple[Mono, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
+        self._names: tuple[str, ...] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -153,32 +154,41 @@ class Dim:
     def __ge__(self, other: DimLike) -> bool:
         return _less(other, self, strict=False)
 
-    def substitute(self, env: Mapping[str, DimLike]) -> DimLike:
-        """The value with each symbol in ``env`` replaced; symbols not in it stay."""
+    def substitute(self, env: Mapping[str, DimLike], known: dict[Dim, DimLike] | None = None) -> DimLike:
+        """The value with each symbol in ``env`` replaced; symbols not in it stay. ``known``: sizes that ``env`` was put into before; takes those of this call."""
         name = self.as_symbol()
         if name is not None:  # nearly all sizes: half of the time of a trace went into the general way
             return env.get(name, self)
-        total: DimLike = 0
-        for mono, coeff in self.terms:
-            part: DimLike = coeff
-            for atom, power in mono:
-                base = _substitute_atom(atom, env)
-                for _ in range(power):
-                    part = part * base
-            total = total + part
-        return total
+        plain = self if type(self) is Dim else Dim(self.terms)
+        if not any(name in env for name in self.symbols()):
+            return plain
+        known = {} if known is None else known
+        found = known.get(plain)
+        if found is None:
+            found = 0
+            for mono, coeff in self.terms:
+                part: DimLike = coeff
+                for atom, power in mono:
+                    base = _substitute_atom(atom, env, known)
+                    for _ in range(power):
+                        part = part * base
+                found = found + part
+            known[plain] = found
+        return found
 
-    def symbols(self) -> Iterable[str]:
+    def symbols(self) -> Sequence[str]:
         """Names of the symbols, in order of first appearance in the text form."""
-        seen: dict[str, None] = {}
-        for mono, _ in self.terms:
-            for atom, _p in mono:
-                if atom[0] == "sym":
-                    seen[str(atom[1])] = None
-                else:
-                    for side in atom[1:]:
-                        seen.update(dict.fromkeys(symbols_of(side)))
-        return seen
+        if self._names is None:
+            seen: dict[str, None] = {}
+            for mono, _ in self.terms:
+                for atom, _p in mono:
+                    if atom[0] == "sym":
+                        seen[str(atom[1])] = None
+                    else:
+                        for side in atom[1:]:
+                            seen.update(dict.fromkeys(symbols_of(side)))
+            self._names = tuple(seen)
+        return self._names
 
     def as_symbol(self) -> str | None:
         """The name, if this is one bare symbol."""
@@ -407,17 +417,17 @@ def _less(a: DimLike, b: DimLike, strict: bool) -> bool:
     return left < right if strict else left <= right
 
 
-def _substitute_atom(atom: Atom, env: Mapping[str, DimLike]) -> DimLike:
+def _substitute_atom(atom: Atom, env: Mapping[str, DimLike], known: dict[Dim, DimLike]) -> DimLike:
     if atom[0] == "sym":
         name = str(atom[1])
         return env[name] if name in env else Dim(((((atom, 1),), 1),))
-    a, b = (substitute(x, env) for x in atom[1:])  # type: ignore[arg-type]
+    a, b = (substitute(x, env, known) for x in atom[1:])  # type: ignore[arg-type]
     return {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum}[str(atom[0])](a, b)
 
 
-def substitute(d: DimLike, env: Mapping[str, DimLike]) -> DimLike:
+def substitute(d: DimLike, env: Mapping[str, DimLike], known: dict[Dim, DimLike] | None = None) -> DimLike:
     """``d`` with symbols replaced (ints pass)."""
-    return d.substitute(env) if isinstance(d, Dim) else d
+    return d.substitute(env, known) if isinstance(d, Dim) else d
 
 
 def product(dims: Iterable[DimLike]) -> DimLike:

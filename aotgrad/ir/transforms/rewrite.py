@@ -201,10 +201,7 @@ class _Substitution:
     def attr(self, value: Any) -> Any:
         """An attribute."""
         if isinstance(value, dims.Dim):
-            found = self.sizes.get(value)
-            if found is None:
-                found = self.sizes[value] = value.substitute(self.env)
-            return found
+            return value.substitute(self.env, self.sizes)
         if isinstance(value, tuple):
             return tuple([self.attr(v) for v in value])
         return self.type(value) if isinstance(value, TensorType) else value
