@@ -74,7 +74,7 @@ OTHER = {  # with the reasons, which docs/coming-from-pytorch.md has in full
     "F.cross_entropy(x, x.detach().softmax(1))": "node",
     # torch puts a copy in front where the operand is not contiguous
     "F.group_norm(x, 2)": "node", "F.group_norm(x, 2, w(x.shape[1]), w(x.shape[1]))": "node",
-    "x[:]": "gradients, node", "m.ravel(x)": "node, strides", "m.diag(x)": "node, strides", "F.instance_norm(x)": "gradients, node, strides",
+    "x[:]": "gradients, node", "m.ravel(x)": "node", "m.diag(x)": "node, strides", "F.instance_norm(x)": "gradients, node, strides",
     "x.masked_select(x > 0)": "gradients, gradients of row-major cotangents, node",
     # gradients of products lie as they are computed
     **dict.fromkeys(("m.matmul(x, x.transpose(-1, -2))", "m.matmul(x, w(x.shape[-1], 2))", "F.linear(x, w(3, x.shape[-1]))", "F.linear(x, w(3, x.shape[-1]), w(3))"),

@@ -136,8 +136,10 @@ def test_arrays_meet_tensors() -> None:
         assert type(got) is ag.Tensor
     np.testing.assert_array_equal(value(X - t), np.zeros((3, 4)))
     array = X.copy()
+    array += t
+    np.testing.assert_array_equal(array, X + X)
     with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_protocol.py:\d+.*y = y \+ x"):
-        array += t
+        array += t.requires_grad_(True)
     t = ag.zeros(3, dtype=ag.float64)
     np.sin(np.ones(3), out=t)
     np.testing.assert_array_equal(t.numpy(), np.sin(np.ones(3)))
@@ -207,8 +209,8 @@ def test_indices_of_einsum_that_are_no_indices() -> None:
 
 
 def test_unknown_arguments_are_named() -> None:
-    with pytest.raises(ag.AotgradTypeError, match="where"):
-        ag.grad(lambda x: np.sum(np.cumsum(np.exp(x, where=X > 0.5))))(X)
+    with pytest.raises(ag.AotgradTypeError, match="subok"):
+        ag.grad(lambda x: np.sum(np.cumsum(np.exp(x, subok=False))))(X)
 
 
 def test_traced_values_have_no_numbers() -> None:

@@ -84,12 +84,12 @@ def _functions() -> list[str]:
 
 
 def _differentiable(name: str) -> bool:
-    """Whether results carry a gradient: by the op's own word, and for what is made of other ops by a call where one operand is enough."""
+    """Whether results carry a gradient: by the op's own word, and for what is made of other ops by a call of matrices where these are enough."""
     if type(TORCH[name].op.derivative).__name__ == "Zero":
         return False
     try:
-        out = getattr(ag, name)(ag.ones((2, 2), requires_grad=True))
-    except Exception:  # it takes more than one operand
+        out = getattr(ag, name)(*[ag.ones((2, 2), requires_grad=True) for _ in TORCH[name].tensors])
+    except Exception:  # it takes other operands
         return True
     return any(x.requires_grad for x in (out if isinstance(out, (tuple, list)) else [out]))
 

@@ -24,7 +24,7 @@ from .subtrace import as_value, builder_of, traced_class
 from .trace import Traced, current
 from .views import mark_view
 
-__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "apply", "dual_class", "levels", "make_dual", "packed", "record", "replay"]
+__all__ = ["LEVEL_STEP", "Dual", "Kept", "OpNode", "Packed", "SAME", "apply", "dual_class", "levels", "make_dual", "packed", "record", "rename", "replay"]
 
 _watching = watchers.shared
 
@@ -132,6 +132,11 @@ def _node_type(name: str, outputs: int, aside: int) -> type[OpNode]:
     if found is None:
         found = _node_types[name, outputs, aside] = type(name, (OpNode,), {"__slots__": (), "outputs": outputs, "aside": aside})
     return found
+
+
+def rename(node: Any, name: str) -> None:
+    """A node of ``record`` under another name."""
+    node.__class__ = _node_type(name, node.outputs, node.aside)
 
 
 class Kept:

@@ -197,7 +197,7 @@ def _mode(op: opdef.OpDef, arguments: dict[str, Any]) -> str:
 
 def _common(op: opdef.OpDef, mode: str, b: FrontBuilder, operands: Sequence[Operand]) -> list[Value]:
     if not operands:
-        raise AotgradValueError(f"{op.name}: at least one array is needed, the list is empty")
+        raise AotgradArgumentError(f"{op.name}: at least one array is needed, the list is empty")
     kinds = [o.kind for o in operands]
     if b.trace.hidden and any(k.dtype is dtypes.bfloat16 for k in kinds) and not op.name.startswith(("convert", "to_")):  # kernels would compute with its bits
         raise AotgradNotImplementedError("bfloat16 can be stored and converted, but not computed with yet in compiled functions; convert to float32 first (x.float())")

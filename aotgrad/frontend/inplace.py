@@ -20,7 +20,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from aotgrad_runtime.watched import written
 
 from . import dispatch, placement
-from .eager import Dual, dual_class, make_dual
+from .eager import Dual, dual_class, make_dual, rename
 from .ledger import DETACHED, twin
 from .placement import parent_of
 from .subtrace import builder_of
@@ -276,7 +276,10 @@ def _write_back(x: Any, name: str = "") -> None:
         parent = parent_of(view)
         if parent is None or id(view) in fresh or id(parent) not in fresh or isinstance(view, Traced) and view._trace is not x._trace:
             continue
-        _take_over(view, _again(view, parent))
+        new = _again(view, parent)
+        if type(new) is type(parent) is Tensor and new._node is not None and new._node is not parent._node:
+            rename(new._node, "AsStridedBackward0")
+        _take_over(view, new)
         fresh.add(id(view))
     if isinstance(x, Traced):
         placement.spoil(fresh, views, user_loc(), name)

@@ -11,9 +11,18 @@ import numpy as np
 
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.ops.common import norm_dim
+from aotgrad.ir.ops.contract import einsum_view
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.dtypes import ALL, DType, as_dtype, bool_, int64
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, AotgradDTypeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import (
+    AotgradArgumentError,
+    AotgradDimError,
+    AotgradDTypeError,
+    AotgradNotImplementedError,
+    AotgradRuntimeError,
+    AotgradTypeError,
+    AotgradValueError,
+)
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
@@ -50,6 +59,32 @@ FUNCTIONS["where"] = functools.update_wrapper(_where, _choose)
 _where.__signature__ = inspect.Signature([p.replace(default=p.empty if n == "condition" else None)  # type: ignore[attr-defined]
                                           for n, p in inspect.signature(_choose).parameters.items()])
 _where.__doc__ = f"{_choose.__doc__} With the condition alone: where it holds, one tensor of places for each dim (``nonzero(as_tuple=True)``)."
+
+
+def _einsum(equation: Any, *operands: Any) -> Any:
+    if isinstance(equation, str) and len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    if len(operands) != 1 or not isinstance(equation, str) or not isinstance(operands[0], Tensor):
+        return _summed(equation, *operands)
+    x, found = operands[0], einsum_view(equation, operands[0].ndim)
+    if found is None:
+        return _summed(equation, x)
+    for i, j in found[0]:
+        x = call(TORCH["diagonal"], (x, 0, i, j), {})
+    return call(TORCH["permute"], (x, found[1]), {})
+
+
+_summed = FUNCTIONS["einsum"]
+FUNCTIONS["einsum"] = functools.update_wrapper(_einsum, _summed)
+_einsum.__doc__ = f"{_summed.__doc__} A view where nothing is summed of one operand."
+
+
+def _diag(input: Any, diagonal: int = 0) -> Any:
+    return _diagonal(input, diagonal) if len(np.shape(input) if not isinstance(input, Tensor) else input.shape) != 1 else FUNCTIONS["diag_embed"](input, diagonal)
+
+
+_diagonal = FUNCTIONS["diag"]
+FUNCTIONS["diag"] = functools.update_wrapper(_diag, _diagonal)
 
 
 def _of_one_or_two(name: str, pair: str) -> Method:
@@ -314,9 +349,34 @@ _OLD_NAMES = {
 }
 
 
-def _view(self: Any, *shape: Any) -> Any:
-    """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then)."""
+def _view(self: Any, *shape: Any, dtype: Any = None) -> Any:
+    """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then). With a dtype: its bits read as numbers of that dtype.
+
+    >>> ag.tensor([1.0]).view(ag.int32)
+    tensor([1065353216], dtype=aotgrad.int32)
+    """
+    if dtype is None and len(shape) == 1 and isinstance(shape[0], (DType, np.dtype, type)):
+        return _reread(ledger.twin(self), as_dtype(shape[0]))
+    if dtype is not None:
+        if shape:
+            raise AotgradTypeError(f"{user_loc()}: view() takes a shape or a dtype, not both")
+        return _reread(ledger.twin(self), as_dtype(dtype))
     return _shown(self, call(TORCH["view"], (self, *shape), {}))
+
+
+def _reread(x: Any, dtype: DType) -> Any:
+    """The bits of ``x`` as numbers of ``dtype``, which have no derivative."""
+    if isinstance(x, Traced):
+        raise AotgradNotImplementedError(f"{user_loc()}: view(dtype) reads the bits of numbers, which compiled functions cannot do; do it outside, or convert with .to()")
+    if x._dtype is dtype:
+        return x
+    have, want = x._dtype.itemsize, dtype.itemsize
+    if have != want and (not x.ndim or x.stride(-1) != 1 or x.shape[-1] * have % want):
+        raise AotgradRuntimeError(f"{user_loc()}: view({dtype.name}): the last dim of {x._dtype.name} must have stride 1 and a size that is a whole number of "
+                                  f"{dtype.name}, not size {list(x.shape)[-1:]} and stride {list(x.stride())[-1:]}")
+    out = ledger.detach(x)
+    out._data = out._data.view(dtype.np)
+    return out
 
 
 def _shown(self: Any, out: Any) -> Any:
@@ -336,6 +396,8 @@ def _select(self: Any, dim: int, index: int) -> Any:
 
 def _masked_select(self: Any, mask: Any) -> Any:
     """The elements where ``mask`` holds, as a vector; the two broadcast."""
+    if mask._dtype is not bool_:
+        raise AotgradDTypeError(f"{user_loc()}: masked_select: expected BoolTensor for mask, not {mask._dtype.name}; compare it with 0 first")
     if tuple(mask.shape) != tuple(self.shape):
         both = run(TORCH["where"], {"condition": mask, "input": self, "other": self})
         self, mask = both, run(TORCH["expand"], {"input": mask, "sizes": (tuple(both.shape),)})

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir.ops.common import norm_dims
+from aotgrad.ir.ops.contract import einsum_view
 from aotgrad_runtime.arrays import converted, decode, held
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
@@ -42,7 +43,9 @@ def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any)
     if out is not None:
         return _into(out, ufunc, method, inputs, kwargs)
     if method == "__call__":
-        return _ufunc(name, inputs, kwargs)
+        mask = kwargs.pop("where", True)
+        made = _ufunc(name, inputs, kwargs)
+        return made if mask is True else call(NUMPY["where"], (mask, made, filled_like(made, 0)), {})  # NumPy leaves what was in the memory
     if method == "reduce" and name in _REDUCE:
         kwargs = {k: v for k, v in kwargs.items() if not (k == "dtype" and v is None)}
         kwargs.setdefault("axis", 0)
@@ -79,9 +82,14 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def _into(out: Any, ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     targets = out if isinstance(out, tuple) else (out,)
+    if len(targets) == 1 and isinstance(targets[0], np.ndarray) and _just_numbers((*inputs, *kwargs.values())):
+        return getattr(ufunc, method)(*_numbers(inputs), out=out, **dict(zip(kwargs, _numbers(kwargs.values()))))
     if len(targets) != 1 or not isinstance(targets[0], Tensor):
         raise AotgradTypeError(f"{user_loc()}: np.{ufunc.__name__}: a tensor cannot be written into a NumPy array; write y = y + x instead of y += x, without out=")
+    mask = kwargs.pop("where", True) if method == "__call__" else True
     result = array_ufunc(targets[0], ufunc, method, *inputs, **kwargs)
+    if mask is not True:
+        result = call(NUMPY["where"], (mask, run(TORCH["astype"], {"input": result, "dtype": targets[0]._dtype}), targets[0]), {})
     indexing.setitem(targets[0], Ellipsis, result)
     return targets[0]
 
@@ -237,7 +245,7 @@ def reduction(name: str) -> Callable[..., Any]:
 
 def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
     arrays = _together(tup)
-    return call(NUMPY["concatenate"], (arrays, 0 if len(arrays[0].shape) == 1 else 1), {})
+    return call(NUMPY["concatenate"], (arrays, 0 if not arrays or len(arrays[0].shape) == 1 else 1), {})
 
 
 def _vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
@@ -349,9 +357,8 @@ def _flip(m: Any, axis: Any = None) -> Any:
 
 def _einsum(subscripts: Any, *operands: Any, **kwargs: Any) -> Any:
     """A view where one operand's dims are only put in another order, as NumPy's is."""
-    dims, arrow, order = subscripts.replace(" ", "").partition("->") if isinstance(subscripts, str) else ("", "", "")
-    if arrow and len(operands) == 1 and dims.isalpha() and len(set(dims)) == len(dims) == len(operands[0].shape) and sorted(dims) == sorted(order):
-        return call(TORCH["permute"], (operands[0], [dims.index(d) for d in order]), {})
+    if isinstance(subscripts, str) and len(operands) == 1 and (found := einsum_view(subscripts, len(operands[0].shape))) is not None and not found[0]:
+        return call(TORCH["permute"], (operands[0], found[1]), {})
     return call(NUMPY["einsum"], (subscripts, *operands), kwargs)
 
 

@@ -727,8 +727,8 @@ class TensorMethods:
         """A new dim of size 1. In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay as they are, and ..."""
     def var(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Variance over ``dims`` with ``n - correction`` in the denominator."""
-    def view(self, *shape: Any) -> Tensor:
-        """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then)."""
+    def view(self, *shape: Any, dtype: Any = ...) -> Tensor:
+        """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then). With a dtype: its bits read as numbers ..."""
     def view_as(self, other: Operand) -> Tensor:
         """The same memory in the shape of ``other``, as ``view(other.shape)``: ``RuntimeError`` where sizes or strides do not allow it."""
     def where(self, condition: Operand, other: Operand) -> Tensor:

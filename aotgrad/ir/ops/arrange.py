@@ -451,6 +451,8 @@ def _tile_body(b: Any, x: Any, reps: Any) -> Any:
 
 def _tile_canon(b: Any, x: Any, *dims: Any) -> Any:
     reps, shape = _whole_sizes(dims), x.type.shape
+    if any(isinstance(n, int) and n < 0 for n in reps):
+        raise AotgradArgumentError(f"tile: {list(reps)} has a negative count")
     rank = max(len(reps), len(shape))
     return b.tile(b.to_shape(x, (1,) * (rank - len(shape)) + tuple(shape)), reps=(1,) * (rank - len(reps)) + tuple(reps))
 

@@ -31,7 +31,7 @@ def elementwise_rule(kinds: str = "fciub", out: DType | None = None, first: int 
             if (t.shape, t.layout) != (lead.shape, lead.layout):
                 raise AotgradTypeError(f"elementwise operands differ in shape or layout: {t} and {lead}")
         if lead.dtype.kind not in kinds:
-            raise AotgradTypeError(f"dtype {lead.dtype.name} is not accepted here; cast to a {'floating-point' if kinds == 'f' else 'suitable'} dtype first")
+            raise AotgradDTypeError(f"dtype {lead.dtype.name} is not accepted here; cast to a {'floating-point' if kinds == 'f' else 'suitable'} dtype first")
         return (lead if out is None else TensorType(lead.shape, out, lead.layout),)
 
     return rule

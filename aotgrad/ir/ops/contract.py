@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import int64
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.dtypes import bool_, int64
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 
 from .. import dims
 from ..opdef import REQUIRED, Bilinear, Composite, Front, Kernel, OpDef, Sample, register
@@ -124,6 +124,16 @@ def _unfit(x: Sequence[Any], y: Sequence[Any]) -> str:
     return f"mat1 and mat2 shapes cannot be multiplied ({prod(x[:-1])}x{x[-1]} and {y[0]}x{y[1]})"
 
 
+def no_bools(b: Any, name: str, x: Any) -> None:
+    if b.torch and x.type.dtype is bool_:
+        raise AotgradNotImplementedError(f"{name}: products of bool tensors are not implemented; convert them first (x.to(ag.int64)), or write (x & y).any(dim)")
+
+
+def _matmul_torch(b: Any, x: Any, y: Any) -> Any:
+    no_bools(b, "matmul", x)
+    return _matmul_canon(b, x, y)
+
+
 def _matmul_canon(b: Any, x: Any, y: Any) -> Any:
     """Sizes that meet are joined first, so that symbols become equal before the types are checked."""
     if x.type.shape and y.type.shape:
@@ -146,13 +156,14 @@ def _ranks(name: str, rx: int, ry: int) -> Any:
     def canon(b: Any, x: Any, y: Any) -> Any:
         if (len(x.type.shape), len(y.type.shape)) != (rx, ry):
             raise AotgradValueError(f"{name} takes operands of rank {rx} and {ry}, not {len(x.type.shape)} and {len(y.type.shape)}; use matmul for other ranks")
+        no_bools(b, name, x)
         return _matmul_canon(b, x, y)
 
     return canon
 
 
 register(OpDef("matmul", "Matrix product with NumPy's rank rules.", ("x", "y"), None, None, Composite(_matmul_body), samples=_matmul_samples,
-               front=Front("matmul(input, other)", _matmul_canon, "product", ("matmul",), operator=("__matmul__", "__rmatmul__"))))
+               front=Front("matmul(input, other)", _matmul_torch, "product", ("matmul",), np_canon=_matmul_canon, operator=("__matmul__", "__rmatmul__"))))
 
 
 def _product_alias(name: str, doc: str, rx: int, ry: int, np_names: tuple[str, ...] = ()) -> None:
@@ -194,7 +205,7 @@ def _parse_einsum(spec: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     left, arrow, right = text.partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):
-        raise AotgradValueError(f"einsum {spec!r} names {len(terms)} operands, {len(ranks)} were given")
+        raise AotgradArgumentError(f"einsum {spec!r} names {len(terms)} operands, {len(ranks)} were given")
     spare = [c for c in ascii_letters if c not in text]
     widest = max([rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks) if "..." in t], default=0)
     dots = "".join(spare[:widest])
@@ -284,6 +295,28 @@ def _einsum_canon(b: Any, spec: str, *xs: Any) -> Any:
     return b.emit("einsum", fitted, {"spec": spec})[0]
 
 
+def _einsum_torch(b: Any, spec: str, *xs: Any) -> Any:
+    if xs[0].type.dtype is bool_:
+        terms, result = _parse_einsum(spec, [len(x.type.shape) for x in xs])
+        if any(c not in result for t in terms for c in t):
+            if len(xs) > 1:
+                no_bools(b, f"einsum {spec!r}", xs[0])
+            xs = (b.to_dtype(xs[0], int64),)  # counted, as by sum
+    return _einsum_canon(b, spec, *xs)
+
+
+def einsum_view(spec: Any, rank: int) -> tuple[list[tuple[int, int]], list[int]] | None:
+    """Of one operand of which nothing is summed: the pairs of dims of which the diagonal is taken, one after the other (it becomes the last dim), and the order of the
+    dims then."""
+    (term,), result = _parse_einsum(spec, [rank])
+    pairs = []
+    while (again := next((i for i, c in enumerate(term) if c in term[:i]), None)) is not None:
+        first = term.index(term[again])
+        pairs.append((first, again))
+        term = "".join(c for i, c in enumerate(term) if i not in (first, again)) + term[again]
+    return (pairs, [term.index(c) for c in result]) if len(term) == len(result) else None
+
+
 _LABELS: dict[Any, str] = {**dict(enumerate(ascii_uppercase + ascii_lowercase)), Ellipsis: "..."}
 
 
@@ -313,5 +346,5 @@ def _einsum_samples() -> Iterable[Sample]:
 
 register(OpDef("einsum", "Einstein summation: indices that the result does not name are summed.", ("xs*",), None, None, Composite(_einsum_body),
                attrs={"spec": REQUIRED}, samples=_einsum_samples,
-               front=Front("einsum(equation, *operands)", _einsum_canon, "product", ("einsum",), method=False, tensors=("operands",),
+               front=Front("einsum(equation, *operands)", _einsum_torch, "product", ("einsum",), np_canon=_einsum_canon, method=False, tensors=("operands",),
                            respell=_einsum_text)))

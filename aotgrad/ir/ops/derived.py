@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.dtypes import bool_, float32, float64, int64
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradRangeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError, AotgradValueError
 
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
 from .common import at_least, norm_dim, norm_dims
-from .contract import _matmul_body, _matmul_canon
+from .contract import _matmul_body, _matmul_canon, no_bools
 from .reduce import _nonempty
 
 __all__: list[str] = []
@@ -55,6 +55,7 @@ def _count(shape: Sequence[Any]) -> Any:
 def _vector_dot(b: Any, x: Any, y: Any) -> Any:
     if (len(x.type.shape), len(y.type.shape)) != (1, 1):
         raise AotgradValueError(f"dot takes two vectors, not arrays of rank {len(x.type.shape)} and {len(y.type.shape)}; use matmul")
+    no_bools(b, "dot", x)
     return _matmul_canon(b, x, y)
 
 
@@ -110,7 +111,7 @@ def _norm_canon(b: Any, x: Any, p: Any = "fro", dim: Any = None, keepdim: bool =
     x = x if dtype is None else b.to_dtype(x, dtype)
     if x.type.dtype.kind not in "fc":
         if b.torch:
-            raise AotgradTypeError(f"norm: the input is {x.type.dtype.name}, a floating-point dtype is needed")
+            raise AotgradDTypeError(f"norm: the input is {x.type.dtype.name}, a floating-point dtype is needed")
         x = b.to_dtype(x, float64)
     dims = norm_dims(dim, len(x.type.shape))
     given = tuple(norm_dim(d, len(x.type.shape)) for d in dim) if isinstance(dim, (tuple, list)) else dims
@@ -270,7 +271,7 @@ _derive("index_add", "x with slices of source added along ``dim``, at the places
 
 def _masked_fill(b: Any, x: Any, mask: Any, value: Any) -> Any:
     if mask.type.dtype is not bool_:
-        raise AotgradTypeError(f"masked_fill: the mask is {mask.type.dtype.name}, not bool; compare it with 0 first")
+        raise AotgradDTypeError(f"masked_fill only supports boolean masks, but got mask with dtype {mask.type.dtype.name}; compare it with 0 first")
     value = b.to_dtype(value, x.type.dtype)
     if len(value.type.shape):
         raise AotgradValueError("masked_fill: the value must be a number or a 0-d tensor; use where for more")

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import as_dtype, bool_, float32, int64
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.dtypes import as_dtype, bool_, float32, int64, uint8
+from aotgrad_runtime.errors import AotgradDTypeError, AotgradTypeError, AotgradValueError
 
 from .. import dims as dimlib
 from ..builder import Builder
@@ -135,8 +135,10 @@ def _extremum_dims(full: str) -> Any:
     return canon
 
 
-def _arg_front(name: str) -> Any:
+def _arg_front(name: str, torch: bool) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        if torch and b.torch and x.type.dtype is bool_:
+            raise AotgradDTypeError(f"{name}(): does not support bool input; convert it first (x.to(ag.int64))")
         if not x.type.shape and (dim is not None or not b.torch):
             x = b.to_shape(x, (1,))
             return b.to_shape(canon(b, x, dim), ())
@@ -150,11 +152,12 @@ def _arg_front(name: str) -> Any:
     return canon
 
 
-def _bool_front(name: str) -> Any:
+def _bool_front(name: str, torch: bool) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         dims = norm_dims(dim, len(x.type.shape))
         truth = x if x.type.dtype is bool_ else b.ne(x, b.full_like(x, 0))
-        return _finish(b, x, b.emit(name, [truth], {"dims": dims})[0], dims, keepdim)
+        out = _finish(b, x, b.emit(name, [truth], {"dims": dims})[0], dims, keepdim)
+        return b.to_dtype(out, uint8) if torch and b.torch and x.type.dtype is uint8 else out
 
     return canon
 
@@ -281,7 +284,7 @@ for _name, _fn, _kind in (("any", np.any, "or"), ("all", np.all, "and")):
     register(OpDef(
         _name, f"Logical {_kind} over ``dims``.", ("x",), _bool_rule, lambda x, dims, fn=_fn: np.asarray(fn(x, axis=dims)), Zero(), Reduce(_kind), {"dims": REQUIRED},
         lambda: (Sample((_x(3, 4) > 0,), {"dims": d}, str(d)) for d in ((0,), (1,), (0, 1))), layouts="row_major", exact=True,
-        front=_reduction_front(_name, _bool_front(_name), np_extra="out=None, ")))
+        front=_reduction_front(_name, _bool_front(_name, True), np_canon=_bool_front(_name, False), np_extra="out=None, ")))
 
 
 def _along_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
@@ -299,7 +302,7 @@ for _name, _fn in (("argmax", np.argmax), ("argmin", np.argmin)):
     register(OpDef(
         _name, "Index of the first extremum along ``dim``; the first NaN wins.", ("x",), _arg_rule, lambda x, dim, fn=_fn: np.asarray(fn(x, axis=dim), np.int64), Zero(),
         Kernel("argreduce"), {"dim": REQUIRED}, lambda: (Sample((_x(3, 4),), {"dim": d}, str(d)) for d in (0, 1)), layouts="row_major", exact=True, batch=_along_batch,
-        front=_reduction_front(_name, _arg_front(_name), np_extra="out=None, ")))
+        front=_reduction_front(_name, _arg_front(_name, True), np_canon=_arg_front(_name, False), np_extra="out=None, ")))
 
 
 def _cumulate_rule(types: Types, a: Attrs) -> Types:

@@ -14,7 +14,7 @@ from aotgrad_runtime.limits import finfo
 
 from ..opdef import Composite, Front, OpDef, Partials, Sample, Scalar, register
 from .common import elementwise_rule, float_samples, norm_dim
-from .contract import _matmul_canon
+from .contract import _matmul_canon, no_bools
 from .math import _inverse, _num, _quiet, _unary
 
 __all__: list[str] = []
@@ -195,6 +195,7 @@ def _add_product(name: str, rank: int) -> None:
     def canon(b: Any, x: Any, y: Any, z: Any, beta: Any = 1, alpha: Any = 1) -> Any:
         if (len(y.type.shape), len(z.type.shape)) != (rank, rank):
             raise AotgradValueError(f"{name} multiplies arrays of rank {rank}, not {len(y.type.shape)} and {len(z.type.shape)}")
+        no_bools(b, name, y)
         out = _scale(b, _matmul_canon(b, y, z), alpha)
         if beta == 0:
             return out
