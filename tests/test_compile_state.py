@@ -195,6 +195,92 @@ def test_a_function_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(f(X), X)
 
 
+class Parts:
+    """Code in all the places where an object can have it."""
+
+    factor = 2.0
+
+    def helper(self, x: Any) -> Any:
+        return x * 2
+
+    def forward(self, x: Any) -> Any:
+        return self.helper(x) + 1
+
+    def __call__(self, x: Any) -> Any:
+        return self.forward(x)
+
+    @property
+    def number(self) -> float:
+        return 3.0
+
+    @staticmethod
+    def apart(x: Any) -> Any:
+        return x * 2
+
+    @classmethod
+    def of_class(cls, x: Any) -> Any:
+        return x * cls.factor
+
+
+@pytest.mark.parametrize("kind", ["class", "base", "derived", "object", "call", "object of a class", "property", "static", "classmethod", "through the class",
+                                  "attribute", "code", "defaults"])
+def test_code_that_is_replaced_where_an_object_has_it(kind: str) -> None:
+    class Base(Parts):
+        """So that nothing is left behind."""
+
+        def helper(self, x: Any) -> Any:
+            return x * 2
+
+    class Own(Base):
+        """The same below."""
+
+    def plain(x: Any, k: float = 2.0) -> Any:
+        return x * k
+
+    plain.factor = 2.0  # type: ignore[attr-defined]
+    own = Own()
+    f, change = {
+        "class": (lambda x: own.helper(x), lambda: setattr(Base, "helper", lambda self, x: x * 3)),
+        "base": (lambda x: own(x), lambda: setattr(Base, "helper", lambda self, x: x * 3)),
+        "derived": (lambda x: own(x), lambda: setattr(Own, "forward", lambda self, x: x * 3)),
+        "object": (lambda x: own.helper(x), lambda: setattr(own, "helper", lambda x: x * 3)),
+        "call": (lambda x: own(x), lambda: setattr(Own, "__call__", lambda self, x: x * 3)),
+        "object of a class": (own, lambda: setattr(own, "forward", lambda x: x * 3)),
+        "property": (lambda x: x * own.number, lambda: setattr(Own, "number", property(lambda self: 5.0))),
+        "static": (lambda x: own.apart(x), lambda: setattr(Own, "apart", staticmethod(lambda x: x * 3))),
+        "classmethod": (lambda x: own.of_class(x), lambda: setattr(Own, "of_class", classmethod(lambda cls, x: x * 3))),
+        "through the class": (lambda x: Own.of_class(x), lambda: setattr(Own, "of_class", classmethod(lambda cls, x: x * 3))),
+        "attribute": (lambda x: x * plain.factor, lambda: setattr(plain, "factor", 5.0)),  # type: ignore[attr-defined]
+        "code": (lambda x: plain(x), lambda: setattr(plain, "__code__", (lambda x, k=0: x * k * 10).__code__)),
+        "defaults": (lambda x: plain(x), lambda: setattr(plain, "__defaults__", (5.0,))),
+    }[kind]
+    g = C(f)
+    before = f(X)
+    for _ in range(3):
+        np.testing.assert_array_equal(g(X), before)
+    assert g.cache_info().traces == 1
+    change()
+    assert not np.array_equal(f(X), before)
+    for _ in range(2):
+        np.testing.assert_array_equal(g(X), f(X))
+
+
+def test_a_module_whose_forward_is_replaced() -> None:
+    class Net(ag.nn.Linear):
+        """With code of its own."""
+
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) * 2
+
+    x = ag.ones(3)
+    for change in (lambda net: setattr(net, "forward", lambda x: x * 3), lambda net: setattr(Net, "forward", lambda self, x: x * 5)):
+        net = Net(3, 3)
+        g = ag.compile(net)
+        np.testing.assert_allclose(g(x).detach().numpy(), net(x).detach().numpy())
+        change(net)
+        np.testing.assert_array_equal(g(x).detach().numpy(), net(x).detach().numpy())
+
+
 # ---- static values and containers ----------------------------------------------------------------------------------------------------
 
 

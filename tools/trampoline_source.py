@@ -244,6 +244,21 @@ def resolve(spec, args, held):
             call(T.PyErr_Clear)
             return 0
         name += 8
+    if i64[spec + ARG.method] != 0:
+        # The function behind a method, without making the bound method where the object has none of its own.
+        owner = obj
+        found = stack(8)
+        i64[found] = 0
+        unbound = call(T.PyObject_GetMethod, owner, i64[spec + ARG.method], found) & 0xFFFFFFFF
+        call(T.Py_DecRef, owner)
+        obj = i64[found]
+        if (obj != 0) & (unbound == 0):
+            owner = obj
+            obj = call(T.PyObject_GetAttr, owner, T.name_func)
+            call(T.Py_DecRef, owner)
+        if obj == 0:
+            call(T.PyErr_Clear)
+            return 0
     if i64[spec + ARG.unwrap_type] != 0:
         # The array inside a wrapper (a Tensor): its slot is read in place.
         owner = obj

@@ -7,6 +7,7 @@ A trace sees a number behind a name as a constant and an array as a hidden input
 from __future__ import annotations
 
 import array
+import ctypes
 import enum
 import functools
 import inspect
@@ -97,7 +98,7 @@ class _Survey:
                 self.work.append((Path(Cell(cell)), value))
         if foreign:
             return
-        for name in ("__defaults__", "__kwdefaults__"):
+        for name in _FUNCTION_PARTS if len(self.functions) > 1 else _FUNCTION_PARTS[:2]:  # reloading tools give functions new code
             if (held := getattr(fn, name, None)) is not None:  # they are compared by identity; what they hold is looked at below
                 self.seen.add(id(held))
                 self.work.append((Path(Fixed(fn)).attribute(name), held))
@@ -120,6 +121,8 @@ class _Survey:
             self.work.extend((path.attribute(n), getattr(value, n)) for n in ("args", "keywords"))
         elif isinstance(value, (FunctionType, MethodType)) or hasattr(value, "__wrapped__"):
             self.function(value)
+            if isinstance(value, FunctionType) and not _foreign(value.__module__):
+                self.work.extend((path.attribute(n), vars(value)[n]) for n in sorted(self.known & vars(value).keys()))
         elif isinstance(value, ModuleType):
             if not _foreign(value.__name__):
                 self.work.extend((path.attribute(n), vars(value)[n]) for n in sorted(self.known & vars(value).keys()))
@@ -140,7 +143,7 @@ class _Survey:
                 if isinstance(value, type):
                     continue
             elif isinstance(found, FunctionType):
-                self.function(found)
+                self.method(path, value, name, found)
                 continue
             elif found is _MISSING or (callable(found) and name.startswith("__")) or (hasattr(found, "__get__") and not isinstance(found, MemberDescriptorType)):
                 continue
@@ -148,6 +151,20 @@ class _Survey:
                 self.work.append((path.attribute(name), getattr(value, name)))
             except Exception:  # an unset slot, or a property that does not work now
                 continue
+
+
+    def method(self, path: Path, value: Any, name: str, found: FunctionType) -> None:
+        """A function that is reached through an object or its class: there it may be replaced, and the object may get one of its own."""
+        self.function(found)
+        if _foreign(found.__module__):
+            return
+        if name.startswith("__") and not isinstance(value, type):  # operators look at the class alone
+            path, value = path.attribute("__class__"), type(value)
+        path, bound = path.attribute(name), getattr(value, name, None)
+        if isinstance(bound, MethodType):
+            path, bound = path.attribute("__func__"), bound.__func__
+        if bound is found:
+            self.found.append((path, found))
 
 
 def survey(f: Callable[..., Any], holders: Sequence[Any] = ()) -> tuple[list[tuple[Path, Any]], list[FunctionType]]:
@@ -264,6 +281,26 @@ def _steps(path: Path) -> Iterator[Any]:
         yield id(_read(Path(root, path.steps[:i]))), step
 
 
+def _slots() -> dict[str, int]:
+    """Where a function keeps its code and its defaults, which the trampoline reads in place: as attributes they would be audited."""
+    def probe(a: Any = 1, *, b: Any = 2) -> None:
+        """For its slots alone."""
+
+    words = [ctypes.c_size_t.from_address(id(probe) + at).value for at in range(0, sys.getsizeof(probe) & -8, 8)]
+    return {name: 8 * words.index(at) for name in _FUNCTION_PARTS if (at := id(getattr(probe, name))) in words}
+
+
+_FUNCTION_PARTS = ("__defaults__", "__kwdefaults__", "__code__")
+_SLOTS = _slots()
+
+
+def _is(path: Path, source: Any, value: Any) -> ArgSpec:
+    owner, slot = path.root, _SLOTS.get(path.steps[0][1]) if len(path.steps) == 1 else None
+    if slot is None or not isinstance(owner, Fixed) or type(owner.obj) is not FunctionType:
+        return ArgSpec("is", source=source, value=value)
+    return ArgSpec("is", source=owner, value=value, unwrap=(FunctionType, slot))
+
+
 def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Sequence[Content], sets: Sequence[Path] = ()) -> Watch:
     """What to look at before each call. ``captured``: ids of the arrays that are inputs; ``contents``: arrays that are compared; ``sets``: places that a call binds."""
     renewed = {[*_steps(path)][-1] for path in sets}
@@ -291,7 +328,7 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Seque
         if bound or source is None or isinstance(value, _MUTABLE) and not is_defaults(path) or listed(value):
             fast = False
         else:
-            specs.append(ArgSpec("is", source=source, value=value))
+            specs.append(_is(path, source, value))
     for group in groups.values():
         if len(group) > 1:
             out.shared.append([p for p, _ in group])

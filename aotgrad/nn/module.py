@@ -182,7 +182,7 @@ class Module:
         """The same besides attributes: its own identity, the names of its parts, its hooks."""
         at = self.__dict__
         hooks = tuple([id(h) for n in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks") for h in at[n].values()])
-        return id(self), *[tuple(at[t]) for t in _TABLES], hooks
+        return id(self), *[tuple(at[t]) for t in _TABLES], hooks, type(self).forward, at.get("forward")
 
     # Walks --------------------------------------------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@ The blob is generated from these dictionaries (``tools/build_trampoline.py``); c
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
-__all__ = ["ARG", "ARRAY", "BYTES", "CALL", "CONSTANTS", "CTX", "FUNCTION", "INSTANCE", "OBJECT", "OUT", "TABLE"]
+__all__ = ["ARG", "ARRAY", "BYTES", "CALL", "CONSTANTS", "CTX", "FUNCTION", "INSTANCE", "METHOD_OF", "OBJECT", "OUT", "TABLE"]
 
 
 def _words(names: str) -> dict[str, int]:
@@ -31,7 +32,7 @@ INSTANCE: Final = _words(
     "next kernel npos args args_end outs outs_end nsym shapes workspace workspace_bytes ctx heavy poll may_release release on_error block "
     "off_outs off_syms off_held off_objs off_values off_dims off_strides nhidden nouts finish"
 )
-ARG: Final = _words("type kind index special nd type_num flags dims order itemsize value source key path npath unwrap_type unwrap_offset exact")
+ARG: Final = _words("type kind index special nd type_num flags dims order itemsize value source key path npath method unwrap_type unwrap_offset exact")
 ARG_SIZE: Final = 8 * len(ARG)
 OUT: Final = _words("descr nd dims dynamic order itemsize scalar value dims_offset")
 OUT_SIZE: Final = 8 * len(OUT)
@@ -53,10 +54,13 @@ CONSTANTS: Final = {
     "NARGS_MASK": (1 << 63) - 1, "HAVE_VECTORCALL": 1 << 11,
 }
 
+METHOD_OF: Final = sys.intern("__func__")  # at the end of a path: the function of the method named before it
+
 # Addresses, in the order of the table the blob reads (it lies at ``table_offset`` behind the code).
 TABLE: Final = (
     "None_", "NotImplemented", "ndarray", "PyArray_NewFromDescr", "PyArray_Scalar", "Py_IncRef", "Py_DecRef", "PyTuple_New", "PyTuple_SetItem",
-    "PyLong_FromLongLong", "PyLong_AsLongLongAndOverflow", "PyObject_CallObject", "PyObject_GetAttr", "PyDict_GetItemWithError", "PyErr_Occurred", "PyErr_Clear",
+    "PyLong_FromLongLong", "PyLong_AsLongLongAndOverflow", "PyObject_CallObject", "PyObject_GetAttr", "PyObject_GetMethod", "name_func",
+    "PyDict_GetItemWithError", "PyErr_Occurred", "PyErr_Clear",
     "PyErr_NoMemory", "PyErr_SetString", "PyErr_CheckSignals", "PyExc_TypeError", "PyExc_RuntimeError", "PyEval_SaveThread", "PyEval_RestoreThread",
     "PyThread_get_thread_ident", "PyMem_RawMalloc", "PyMem_RawFree", "PyMethod_New", "PyObject_GC_UnTrack", "PyObject_GC_Del", "PyObject_ClearWeakRefs",
     "clock_gettime", "clock_id", "main_thread", "watchers", "restricted", "msg_no_fallback", "msg_prebound", "msg_guard",

@@ -16,7 +16,7 @@ import numpy as np
 from .. import modes, watchers
 from ..machine_code import place
 from . import blob_x86_64
-from .layout import ARRAY, FUNCTION, FUNCTION_SIZE, OBJECT, TABLE
+from .layout import ARRAY, FUNCTION, FUNCTION_SIZE, METHOD_OF, OBJECT, TABLE
 from .pack import Packed, pack
 from .spec import Instance
 
@@ -148,7 +148,7 @@ class Machine:
         special = {
             "None_": id(None), "NotImplemented": id(NotImplemented), "ndarray": id(np.ndarray), "PyArray_NewFromDescr": api[94], "PyArray_Scalar": api[60],
             "clock_id": getattr(time, "CLOCK_MONOTONIC_COARSE", 6), "main_thread": ctypes.addressof(self.main_thread), "watchers": watchers.address(),
-            "restricted": modes.restricted_address(),
+            "restricted": modes.restricted_address(), "name_func": id(METHOD_OF),
         }
         if name in special:
             return int(special[name])
@@ -156,7 +156,7 @@ class Machine:
             return ctypes.addressof(self._messages[name])
         if name == "clock_gettime":
             return _address(self.libc.clock_gettime)
-        return _address(getattr(_API, name))
+        return _address(getattr(_API, {"PyObject_GetMethod": "_PyObject_GetMethod"}.get(name, name)))
 
     def _load(self, table: list[int]) -> int:
         """Copy code and table into fresh memory, then make the code executable and both read-only."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import AotgradValueError
-from .layout import ARG, CONSTANTS, INSTANCE, OUT
+from .layout import ARG, CONSTANTS, INSTANCE, METHOD_OF, OUT
 from .spec import ArgSpec, Attr, Cell, Fixed, Global, Instance, OutSpec, Sym, is_c_order, np_scalar_type
 
 __all__ = ["Packed", "pack"]
@@ -130,11 +130,15 @@ class _Packer:
         """Values and arena pointers of one argument's words."""
         source = arg.source.base if isinstance(arg.source, Attr) else arg.source
         path = arg.source.path if isinstance(arg.source, Attr) else ()
+        method = path[-2:] if path[-1:] == (METHOD_OF,) and len(path) > 1 else ()
+        path = path[:len(path) - len(method)]
         special = self._special(arg)
         values = {"special": int(special), "value": 8 * hidden if special else self.off_values + 16 * k, "npath": len(path)}
         pointers: dict[str, int] = {}
         if path:
             pointers["path"] = self.arena.put([self.address(sys.intern(name)) for name in path])
+        if method:
+            values["method"] = self.address(sys.intern(method[0]))
         match source:
             case int(index):
                 values["index"] = 8 * index

@@ -69,7 +69,7 @@ class ArgSpec:
     ``kind`` is ``"array"`` (exactly ``numpy.ndarray``), ``"float"`` (exactly ``float``), ``"int"`` (exactly ``int`` within 64 bits; the kernel sees an int64),
     ``"npscalar"`` (exactly the NumPy scalar type of ``dtype``), or ``"is"`` (must be the object ``value``; the kernel gets no pointer). ``dims`` of an array: ints and
     ``Sym``. ``order``: the dims from the outermost to the innermost in memory; None is C order. ``exact``: dims of size 1 have the strides of that order too.
-    ``unwrap = (type, offset)``: the source holds exactly such an object, whose slot at ``offset`` is the array.
+    ``unwrap = (type, offset)``: the source holds exactly such an object, whose slot at ``offset`` is the array, or the object that is compared.
 
     >>> ArgSpec("array", dtypes.float64, (Sym(0), 3))
     >>> ArgSpec("array", dtypes.float32, (Sym(0), 3, Sym(1), Sym(2)), order=(0, 2, 3, 1), source=Cell(cell))
@@ -196,7 +196,7 @@ def _check_arg(k: int, arg: ArgSpec) -> None:
         raise AotgradValueError(f"args[{k}]: unknown kind {arg.kind!r}; use one of {', '.join(KINDS)}")
     if arg.kind in ("array", "npscalar") and arg.dtype is None:
         raise AotgradTypeError(f"args[{k}]: kind {arg.kind!r} needs a dtype")
-    if arg.kind != "array" and (arg.dims or arg.order or arg.unwrap):
+    if arg.kind != "array" and (arg.dims or arg.order or arg.unwrap and arg.kind != "is"):
         raise AotgradValueError(f"args[{k}]: dims, order and unwrap belong to arrays, not to kind {arg.kind!r}")
     root = _root(arg.source)
     if isinstance(root, int) and root < 0:
