@@ -170,3 +170,11 @@ def test_calls_that_are_short_stay_short_in_a_profile(monkeypatch: pytest.Monkey
     assert names.count("tanh") == 1 and names.count("mul") == 1 and names.count("sum") == 1
     assert "MulBackward0" in names and "TanhBackward0" in names
     assert long <= 2  # sum, and detach
+
+
+@pytest.mark.parametrize("before", [lambda f, x: f.prebind(x), lambda f, x: f.explain(x)], ids=["prebind", "explain"])
+def test_a_call_after_another_use_of_its_trace_is_the_trampolines(before: Any) -> None:
+    f = ag.compile(lambda x: (x * x).sum())
+    x = np.arange(3.0)
+    before(f, x)
+    assert f(x) == 5.0 and len(f.instances()) == 1 and f.cache_info().traces == 1

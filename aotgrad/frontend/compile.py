@@ -245,7 +245,7 @@ class State:
         if expected is not None:
             self._verify(variant, expected, result)
         if fresh or not variant.entered:
-            self._add_fast(variant, leaves, tree, fresh)
+            self._add_fast(variant, leaves, tree)
         return result if out is None else outputs.write(result, out)
 
     def _plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -559,7 +559,7 @@ class State:
 
     # ---- the fast path -------------------------------------------------------------------------------------------------------------------
 
-    def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef, fresh: bool) -> None:
+    def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
         """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
         or when it came this way although there is one, by an entry."""
         if variant.asks or variant.strides is not None or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
@@ -578,11 +578,11 @@ class State:
         out = variant.out_tree
         flat_out = all(c is _TRACED for c in variant.out_constants) and variant.out_constants and (
             out.kind is None or (out.kind is tuple and len(out.children) > 1 and all(c.kind is None for c in out.children)))
-        specs = self._fast_specs(variant, leaves) if fresh and flat_in and flat_out else None
+        specs = self._fast_specs(variant, leaves) if not variant.flat and flat_in and flat_out else None
         if specs is None or variant.watch.contents:
             self._add_entry(variant, leaves, tree)
             return
-        program = self.program(variant)
+        program, variant.flat = self.program(variant), True
         self.add_instance(program.kernel.instance(specs, True, npos=len(leaves)), program)
         kernels.rest(program.kernel)
 

@@ -48,6 +48,7 @@ class Variant:
     asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
     strides: list[Any] | None = None  # what gaps hidden inputs have, where the trace asked; the quick ways are not for it
     entered: bool = False  # an entry was tried for it, see ``State._add_entry``
+    flat: bool = False  # the trampoline has an instance of it
     renewed: int = 0  # how often its short way was made anew, see ``ready``
     seconds: float = 0.0
     fixed: list[tuple[Any, Any, Any]] = field(default_factory=list)  # sizes whose numbers were needed: (size, number, place)
@@ -137,7 +138,7 @@ def with_sizes(variant: Variant, leaves: Sequence[Any]) -> Variant | None:
         return None
     variant.instances += 1
     made = copy.copy(variant)
-    made.func, made.general, made.program, made.entered, made.seconds = substitute_func(variant.func, env), variant, None, False, 0.0
+    made.func, made.general, made.program, made.entered, made.flat, made.seconds = substitute_func(variant.func, env), variant, None, False, False, 0.0
     made.leaves = [Leaf(leaf.index, t) for leaf, t in zip(variant.leaves, made.func.arg_types)]
     made.guards, made.unequal = [], []  # they hold for these sizes
     return made
