@@ -16,21 +16,21 @@ from aotgrad.frontend import kernels, leaves
 from aotgrad.frontend.eager import levels
 from aotgrad.frontend.trace import current
 from aotgrad.ir import dims
-from aotgrad_runtime import modes, recording, watchers
+from aotgrad_runtime import modes, profiler, recording, watchers
 
 _OURS = tuple(os.path.dirname(os.path.abspath(m.__file__)) + os.sep for m in (ag, modes))
 
 
-def _places(run: Callable[[], Any], at: int = 0) -> int:
-    """Runs with an interrupt at the ``at``-th place (0: none): the interpreter looks for signals when it enters a function and when it is back from one written in C.
-    How many places there were, up to that one."""
+def _places(run: Callable[[], Any], at: int = 0, skipped: str = "") -> int:
+    """Runs with an interrupt at the ``at``-th place (0: none): the interpreter looks for signals when it enters a function (but one called ``skipped``) and when it is
+    back from one written in C. How many places there were, up to that one."""
     seen = 0
 
     def watch(frame: Any, event: str, arg: Any) -> None:
         nonlocal seen
         if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(_OURS):
             return
-        if event == "call" and frame.f_code.co_name == "<genexpr>":  # also told of one that is thrown away, where no signal is taken
+        if event == "call" and frame.f_code.co_name in ("<genexpr>", skipped):  # also told of one that is thrown away, where no signal is taken
             return
         seen += 1
         if seen == at:
@@ -48,7 +48,7 @@ def _places(run: Callable[[], Any], at: int = 0) -> int:
 def _state() -> tuple[Any, ...]:
     s, r = modes.state, recording.state
     return (s.grad, s.inference, s.noted, r.passing, r.running, len(r.hooks), r.anomaly, leaves.state.depth, levels.level, len(levels.opened), current(),
-            dims._specialise.resolver, gc.isenabled(), kernels._Paused.by, watchers.state.count)
+            dims._specialise.resolver, gc.isenabled(), kernels._Paused.by, watchers.state.count, profiler.state.recorder, profiler.state.hook)
 
 
 def _whole() -> None:
@@ -58,6 +58,17 @@ def _whole() -> None:
     modes.settle()
     assert not modes.flags.restricted and modes.flags.byte[0] == 0 and not modes.flags.noting
     assert type(ag.grad(lambda v: (v * v).sum())(np.ones(3))) is np.ndarray
+    packed: list[Any] = []
+    with ag.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t), ag.autograd.profiler.profile() as prof:
+        ag.compile(_square)(x)
+        x * x
+    assert len(packed) >= 2 and {"_square", "mul"} <= {e.key for e in prof.key_averages()}  # they are still called
+    watchers.state.settle()
+    assert watchers.shared.count == 0 and not profiler.watched()
+
+
+def _square(v: Any) -> Any:
+    return v * v
 
 
 def _backward() -> Callable[[], Any]:
@@ -123,26 +134,103 @@ def _decorated() -> Callable[[], Any]:
 RUNS = {f.__name__.strip("_"): f for f in (_backward, _grad, _compiled, _compile, _hessian, _vmap, _jvp, _step, _custom, _decorated)}
 
 
+def _duals() -> Callable[[], Any]:
+    fw = ag.autograd.forward_ad
+    x, t = ag.ones(2), ag.ones(2)
+
+    def run() -> None:
+        with fw.dual_level():
+            fw.unpack_dual(fw.make_dual(x, t) * 2)
+    return run
+
+
+def _anomaly() -> Callable[[], Any]:
+    x = ag.ones(2, requires_grad=True)
+
+    def run() -> None:
+        with ag.autograd.detect_anomaly(), ag.autograd.set_detect_anomaly(True, False):
+            (x * x).sum().backward()
+    return run
+
+
+def _hooks() -> Callable[[], Any]:
+    x = ag.ones(2, requires_grad=True)
+
+    def run() -> None:
+        with ag.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            y = x * x
+        with ag.autograd.graph.disable_saved_tensors_hooks("not here"):
+            y.sum().backward()
+    return run
+
+
+def _profile() -> Callable[[], Any]:
+    x = ag.ones(2, requires_grad=True)
+
+    def run() -> None:
+        with ag.autograd.profiler.profile(), ag.autograd.profiler.record_function("part"):
+            (x * x).sum().backward()
+    return run
+
+
+def _modes() -> Callable[[], Any]:
+    x = ag.ones(2, requires_grad=True)
+
+    def run() -> None:
+        with ag.no_grad(), ag.enable_grad(), ag.set_grad_enabled(False), ag.inference_mode():
+            x * x
+    return run
+
+
+CONTEXTS = {f.__name__.strip("_"): f for f in (_duals, _anomaly, _hooks, _profile, _modes)}  # in the user's function: the entry of ``__exit__`` is left out
+
+
+def _deep() -> Callable[[], Any]:
+    class Twice(ag.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, a: Any) -> Any:
+            return a * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2
+
+        @staticmethod
+        def jvp(ctx: Any, t: Any) -> Any:
+            return t * 2
+
+    def f(v: Any) -> Any:
+        for _ in range(5):
+            v = Twice.apply(v)
+        return v * v
+
+    x = ag.ones(2)
+    return lambda: (ag.autograd.functional.jacobian(f, x, create_graph=True), ag.jvp(f, (x,), (x,)))
+
+
+RUNS[_deep.__name__.strip("_")] = _deep
+
+
 def _check(name: str, most: int) -> None:
-    run = RUNS[name]()
+    run, skipped = {**RUNS, **CONTEXTS}[name](), "__exit__" if name in CONTEXTS else ""
     run()
-    before, count = _state(), _places(run)
+    before, count = _state(), _places(run, 0, skipped)
     for at in range(1, count + 1, max(1, count // most)):
         try:
-            swallowed = _places(run, at) == at
+            swallowed = _places(run, at, skipped) == at
         except KeyboardInterrupt:
             swallowed = False
         assert not swallowed and _state() == before, at
     _whole()
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *CONTEXTS])
 def test_an_interrupt_arrives_and_leaves_the_thread_as_it_was(name: str) -> None:
     _check(name, 100)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *CONTEXTS])
 def test_an_interrupt_anywhere(name: str) -> None:
     _check(name, 1 << 30)
 

@@ -29,9 +29,10 @@ def enter_dual_level() -> int:
     """Opens a level of forward mode; gives its number, 0 for the outermost. Prefer ``with dual_level():``."""
     # never one of before: what is left of a closed level means nothing in a new one
     number = levels.last = (max(levels.last, levels.level) // LEVEL_STEP + 1) * LEVEL_STEP
-    levels.opened.append((number, levels.level))
+    at = len(levels.opened)
+    levels.opened[at:] = ((number, levels.level),)  # no call from here on: at its end an interrupt could leave the level open
     levels.level = number
-    return len(levels.opened) - 1
+    return at
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
@@ -40,7 +41,8 @@ def exit_dual_level(*, level: int | None = None) -> None:
         raise AotgradRuntimeError("Dual level must be a positive number: exit_dual_level() was called and no level is open.")
     if level is not None and level != len(levels.opened) - 1:
         raise AotgradRuntimeError("Trying to exit a forward AD level that was not the last one that was created. This is not supported.")
-    _, levels.level = levels.opened.pop()
+    _, levels.level = levels.opened[-1]
+    del levels.opened[-1]
 
 
 def _number(level: int | None, what: str) -> int | None:
@@ -123,4 +125,9 @@ class dual_level:
         return self.level
 
     def __exit__(self, *exc: object) -> None:
-        exit_dual_level(level=self.level)
+        at = self.level
+        if levels.opened[at:] and not levels.opened[at + 1:]:  # no call, as above
+            _, levels.level = levels.opened[at]
+            del levels.opened[at]
+        else:
+            exit_dual_level(level=at)

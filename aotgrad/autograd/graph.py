@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-class saved_tensors_hooks:
+class saved_tensors_hooks(recording.asked_hooks):
     """Context: what operations inside save for backward goes through ``pack_hook(tensor)``; backward reads what ``unpack_hook`` makes of its result.
 
     The innermost pair of the thread counts. The pack hook must not change the tensor in place; the unpack hook returns a tensor of the same values. Raises
@@ -38,7 +38,7 @@ class saved_tensors_hooks:
         for name, hook in (("pack_hook", pack_hook), ("unpack_hook", unpack_hook)):
             if not callable(hook):
                 raise AotgradTypeError(f"saved_tensors_hooks: {name} must be callable, got {type(hook).__name__}")
-        self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
+        self.pack_hook, self.unpack_hook = self.pair = pack_hook, unpack_hook
 
     def __enter__(self) -> None:
         if current() is not None:
@@ -47,10 +47,7 @@ class saved_tensors_hooks:
         hooks = recording.state.hooks
         if hooks and hooks[-1][0] is None:
             raise AotgradRuntimeError(hooks[-1][1])
-        recording.push_hooks(self.pack_hook, self.unpack_hook)
-
-    def __exit__(self, *exc: object) -> None:
-        recording.pop_hooks()
+        super().__enter__()
 
 
 class save_on_cpu(saved_tensors_hooks):
@@ -70,16 +67,16 @@ class save_on_cpu(saved_tensors_hooks):
             super().__exit__(*exc)
 
 
-@contextmanager
-def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+class disable_saved_tensors_hooks(recording.asked_hooks):
     """Inside, entering ``saved_tensors_hooks`` is an error with this message; so is entering this where hooks are active."""
-    if recording.state.hooks and recording.state.hooks[-1][0] is not None:
-        raise AotgradRuntimeError(error_message)
-    recording.push_hooks(None, error_message)
-    try:
-        yield
-    finally:
-        recording.pop_hooks()
+
+    def __init__(self, error_message: str) -> None:
+        self.pair = None, error_message
+
+    def __enter__(self) -> None:
+        if recording.state.hooks and recording.state.hooks[-1][0] is not None:
+            raise AotgradRuntimeError(self.pair[1])
+        super().__enter__()
 
 
 @contextmanager

@@ -67,7 +67,12 @@ class profile:
             return
         if self._recorder is None:
             raise AotgradRuntimeError("Can't disable the profiler when it's not running: enter the profile() block first")
-        runtime.stop(self._recorder)
+        try:
+            runtime.stop(self._recorder)
+        except BaseException:  # an interrupt at its entry
+            if runtime.state.recorder is self._recorder:
+                runtime.stop(self._recorder)
+            raise
 
     # ---- results ------------------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ def is_anomaly_check_nan_enabled() -> bool:
     return recording.state.check_nan
 
 
-class detect_anomaly:
+class detect_anomaly(recording.anomaly):
     """Context: an error or a NaN in a backward pass is reported with the lines of the forward call it belongs to, and an op of compiled code that makes a NaN or an
     infinity from finite values is an error that names its line. ``check_nan=False`` reports errors alone.
 
@@ -50,28 +50,18 @@ class detect_anomaly:
 
     def __enter__(self) -> None:
         self.before = is_anomaly_enabled(), is_anomaly_check_nan_enabled()
-        _switch(True, self.check_nan)
-
-    def __exit__(self, *exc: object) -> None:
-        _switch(*self.before)
+        recording.set_anomaly(True, self.check_nan)
 
 
-class set_detect_anomaly:
+class set_detect_anomaly(recording.anomaly):
     """Switches the search on or off for this thread, at once; as a context, until the end of the block."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self.before = is_anomaly_enabled(), is_anomaly_check_nan_enabled()
-        _switch(bool(mode), check_nan)
+        recording.set_anomaly(bool(mode), check_nan)
 
     def __enter__(self) -> None:
         pass
-
-    def __exit__(self, *exc: object) -> None:
-        _switch(*self.before)
-
-
-def _switch(on: bool, check_nan: bool) -> None:
-    recording.set_anomaly(on, check_nan)
 
 
 def _bad(x: Any) -> Any:

@@ -71,13 +71,10 @@ class _State(threading.local):
 
     recorder: Recorder | None = None
     hook: RegionHook | None = None
-    held = False
-
-    def __init__(self) -> None:
-        self.token = watchers.Token(_shared)
 
 
 state: Final = _State()
+_asking: Final = watchers.Asking(_shared)
 
 
 def add_switch(switch: Callable[[bool], None]) -> None:
@@ -91,11 +88,18 @@ def watched() -> bool:
 
 
 def _hold() -> None:
-    wanted = state.recorder is not None or state.hook is not None
-    if wanted is not state.held:
-        state.held = wanted
-        state.token.hold(wanted)
-        watchers.shift(1 if wanted else -1)
+    """One more reason to be watched; none where this is left by an exception."""
+    _asking.hold()
+    try:
+        watchers.state.hold()
+    except BaseException:
+        _asking.count -= 1
+        raise
+
+
+def _settle() -> None:
+    _asking.settle()
+    watchers.state.settle()
 
 
 # The user's frames -----------------------------------------------------------------------------------------------------------------------------------
@@ -204,19 +208,28 @@ def start(recorder: Recorder) -> None:
     if state.recorder is not None:
         raise AotgradRuntimeError("Profiler is already enabled on this thread. Profilers do not nest: leave the other profile() block first, or mark parts with "
                                   "record_function")
-    state.recorder = recorder
     recorder.thread = threading.get_native_id()
     _hold()
-    recorder.began = clock()
+    try:
+        recorder.began = clock()
+    except BaseException:
+        _asking.count -= 1
+        watchers.state.count -= 1
+        raise
+    state.recorder = recorder
 
 
 def stop(recorder: Recorder) -> None:
     """Ends recording. Raises ``AotgradRuntimeError`` unless ``recorder`` is the one that runs in this thread."""
     if state.recorder is not recorder:
         raise AotgradRuntimeError("Can't disable the profiler when it's not running on this thread: leave a profile() block once, in the thread that entered it")
-    recorder.ended = clock()
-    state.recorder = None
-    _hold()
+    try:
+        recorder.ended = clock()
+    finally:
+        state.recorder = None
+        _asking.count -= 1
+        watchers.state.count -= 1
+    _settle()
 
 
 # The raw hook ----------------------------------------------------------------------------------------------------------------------------------------
@@ -234,8 +247,13 @@ def set_region_hook(fn: RegionHook | None) -> RegionHook | None:
     """
     if fn is not None and not callable(fn):
         raise AotgradTypeError(f"set_region_hook: fn must be callable or None, got {type(fn).__name__}")
+    if fn is not None and state.hook is None:
+        _hold()
     before, state.hook = state.hook, fn
-    _hold()
+    if fn is None and before is not None:
+        _asking.count -= 1
+        watchers.state.count -= 1
+        _settle()
     return before
 
 

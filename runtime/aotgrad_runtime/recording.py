@@ -14,7 +14,7 @@ import numpy as np
 from . import modes, watchers
 from .errors import AotgradRuntimeError, AotgradTypeError
 
-__all__ = ["checked", "note", "pop_hooks", "push_hooks", "refused", "refuse", "set_anomaly", "state", "user_line"]
+__all__ = ["asked_hooks", "checked", "note", "refused", "refuse", "set_anomaly", "state", "user_line"]
 
 Array = np.ndarray[Any, Any]
 
@@ -35,23 +35,50 @@ class _State(threading.local):
 state: Final = modes.keep(_State(), "passing", "running")
 
 
-def push_hooks(pack: Callable[[Any], Any] | None, unpack: Any) -> None:
-    """The innermost pair of this thread: only that one is called."""
-    state.hooks.append((pack, unpack))
-    watchers.shift(1)
+class asked_hooks:
+    """Context: ``pair`` (pack and unpack) is the innermost of this thread; only that one is called. Left by an interrupt at any place but the entry of ``__exit__``,
+    it leaves nothing behind, as do all contexts of this module.
+    """
 
+    pair: tuple[Callable[[Any], Any] | None, Any]
 
-def pop_hooks() -> None:
-    """Takes the innermost pair away."""
-    state.hooks.pop()
-    watchers.shift(-1)
+    def __enter__(self) -> None:
+        at = len(state.hooks)
+        watchers.state.hold()
+        state.hooks[at:] = (self.pair,)
+
+    def __exit__(self, *exc: object) -> None:
+        del state.hooks[-1]
+        watchers.state.count -= 1
+        watchers.state.settle()
 
 
 def set_anomaly(on: bool, check_nan: bool) -> None:
     """Switches anomaly mode of this thread."""
-    if on != state.anomaly:
-        watchers.shift(1 if on else -1)
+    if on and not state.anomaly:
+        watchers.state.hold()
+    off = state.anomaly and not on
     state.anomaly, state.check_nan = on, check_nan
+    if off:
+        watchers.state.count -= 1
+        watchers.state.settle()
+
+
+class anomaly:
+    """Context: what ``set_anomaly`` set in it ends with it."""
+
+    before: tuple[bool, bool]
+
+    def __exit__(self, *exc: object) -> None:
+        on, check_nan = self.before
+        if on is state.anomaly:
+            state.check_nan = check_nan
+        elif on:
+            set_anomaly(on, check_nan)
+        else:
+            state.anomaly, state.check_nan = on, check_nan
+            watchers.state.count -= 1
+            watchers.state.settle()
 
 
 # ---- anomaly mode ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Final
 
 from . import forks
 
-__all__ = ["ROOM", "Holders", "Token", "address", "shared", "shift", "state"]
+__all__ = ["ROOM", "Asking", "Holders", "Token", "address", "shared", "state"]
 
 ROOM: Final = 62  # threads that the table can name; with more of them every thread counts as watching
 
@@ -88,23 +88,41 @@ class _Watching(Holders):
 shared: Final = _Watching()
 
 
-class _State(threading.local):
-    """``count``: how many reasons this thread has. Written by ``shift`` alone."""
+class Asking(threading.local):
+    """How many reasons (``count``) this thread has to hold something.
+
+    A context takes one with ``hold()`` before it writes what it stands for in plain statements, and gives it back so, with no call in between at whose entry an
+    interrupt could come in::
+
+        state.count -= 1
+        state.settle()
+    """
 
     count: int = 0
+    told: bool | None = False  # what the others know; None: an interrupt came in between
 
-    def __init__(self) -> None:
-        self.token = Token(shared)
+    def __init__(self, holders: Holders) -> None:
+        self.token = Token(holders)
+
+    def hold(self) -> None:
+        """One more reason; none where this is left by an exception."""
+        self.count += 1
+        try:
+            self.settle()
+        except BaseException:
+            self.count -= 1
+            raise
+
+    def settle(self) -> None:
+        """Tells the others after ``count`` was lowered. An interrupt that prevents this does no harm: the thread goes the long way until the next one."""
+        wanted = self.count > 0
+        if wanted is not self.told:
+            self.told = None
+            self.token.hold(wanted)
+            self.told = wanted
 
 
-state: Final = _State()
-
-
-def shift(step: int) -> None:
-    """One more reason for this thread to watch (1), or one fewer (-1)."""
-    before, state.count = state.count, state.count + step
-    if (before > 0) is not (state.count > 0):
-        state.token.hold(state.count > 0)
+state: Final = Asking(shared)
 
 
 def address() -> int:
