@@ -87,6 +87,7 @@ if not _install.is_installed():
     _install.install(_methods.table())
 
 from . import autograd, nn, optim
+from .nn import _top
 
 newaxis = None
 
@@ -130,5 +131,5 @@ globals().update(_FUNCTIONS)
 globals().update(bool=_dtypes.bool_, float=float32, double=float64, half=float16, int=int32, long=int64, short=int16)
 __all__ += sorted({*_FUNCTIONS, *_methods.ATTRIBUTES, "bool", "double", "float", "half", "int", "long", "short"} - {*__all__})
 globals().update(_methods.ATTRIBUTES)
-globals().update({n: getattr(nn.functional, n) for n in nn.functional.ALSO_OF_TORCH})
-__all__ += sorted({*nn.functional.ALSO_OF_TORCH} - {*__all__})
+globals().update({n: getattr(nn.functional, n) for n in nn.functional.ALSO_OF_TORCH}, dropout=_top.dropout, embedding=_top.embedding)
+__all__ += sorted({*nn.functional.ALSO_OF_TORCH, "dropout", "embedding"} - {*__all__})

@@ -33,8 +33,8 @@ Operand = Tensor | ArrayLike
 
 class TensorMethods:
 '''
-SEVERAL = {"chunk", "split", "unbind", "meshgrid", "tensor_split"}  # tuples of tensors
-DEPENDS = {"max", "min", "nonzero", "type", "median", "mode"}  # a tensor or a tuple of them (or a name), as the arguments say
+SEVERAL = {"aminmax", "chunk", "dsplit", "hsplit", "split", "split_with_sizes", "unbind", "meshgrid", "tensor_split", "vsplit"}  # tuples of tensors
+DEPENDS = {"max", "min", "nonzero", "type", "median", "mode", "sort", "topk", "kthvalue", "unique"}  # a tensor or a tuple of them (or a name), as the arguments say
 NO_TENSOR = {"__contains__": "_bool", "__divmod__": "tuple[Tensor, Tensor]", "__rdivmod__": "tuple[Tensor, Tensor]", "__setitem__": "None", "__array_ufunc__": "Any",
              "__array_function__": "Any", "at": "Any"}
 PARAMETERS = {

@@ -29,9 +29,12 @@ from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 from . import backward, dispatch, factories, hooks, indexing, inplace, ledger, placement
 from .composed import written
 from .dispatch import NUMPY, TORCH, call, run
+from .draws import DRAW_METHODS, DRAWS
 from .eager import Dual
 from .front import Public
+from .further import FURTHER, FURTHER_METHODS
 from .numpy_protocol import PUBLIC, array_function, array_ufunc, reduction
+from .ordered import ORDERED, ORDERED_METHODS
 from .promotion import is_number
 from .trace import Traced, user_loc
 from .views import ViewExtra
@@ -602,6 +605,7 @@ def table() -> OpsTable:
         methods[name] = FUNCTIONS[name]
         if front.inplace:
             methods[f"{name}_"] = _inplace_method(public, f"{name}_")
+    methods.update({**FURTHER_METHODS, **ORDERED_METHODS, **DRAW_METHODS})
     methods.update(_extra_methods())
     return OpsTable(add=methods["__add__"], methods=methods, array_methods=_array_table(), cast=_converted)
 
@@ -712,6 +716,6 @@ ATTRIBUTES: dict[str, Any] = {
     "is_complex": is_complex, "is_signed": is_signed, "is_inference": is_inference, "is_same_size": is_same_size, "is_nonzero": is_nonzero, "positive": positive,
     "real": real, "fill_": _fill, "zero_": _zero, "detach_": ledger.detach_, **_in_place_functions(),
     "select": _select, "nonzero": _nonzero, "clone": _clone,
-    "masked_select": _masked_select, **PUBLIC,
+    "masked_select": _masked_select, **PUBLIC, **FURTHER, **ORDERED, **DRAWS,
 }
 """Public functions that are not in the registry."""

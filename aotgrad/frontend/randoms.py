@@ -329,10 +329,11 @@ def randn(*size: Any, generator: Generator | None = None, dtype: Any = None, req
 
 
 @factories.on_cpu
-def randint(low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = dtypes.int64, requires_grad: bool = False) -> Any:
+def randint(low: Any = None, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = dtypes.int64, requires_grad: bool = False) -> Any:
     """Integers from ``low`` (0 if left out) up to ``high``, not reached: ``randint(high, size)`` or ``randint(low, high, size)``."""
     if size is None:
         low, high, size = 0, low, high
+    low = 0 if low is None else low
     if not isinstance(size, (tuple, list)):
         raise AotgradTypeError("randint: size must be a tuple: randint(low, high, (2, 3))")
     low, high = factories.whole(low, "randint"), factories.whole(high, "randint")

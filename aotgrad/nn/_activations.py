@@ -14,7 +14,7 @@ from ._shared import f, rank
 _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 ACTIVATIONS = (
-    "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "silu",
+    "celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish", "relu", "relu6", "selu", "silu",
     "softmin", "softplus", "softshrink", "softsign", "tanhshrink", "threshold")
 __all__ = list(ACTIVATIONS)
 
@@ -63,24 +63,6 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
     tensor([-0.1000,  2.0000])
     """
     return f.where(f.gt(input, 0), input, f.mul(input, negative_slope))
-
-
-def prelu(input: Any, weight: Any) -> Any:
-    """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1)."""
-    if len(weight.shape) and weight.shape[0] != 1:
-        if len(input.shape) < 2 or input.shape[1] != weight.shape[0]:
-            raise AotgradArgumentError(f"prelu: {weight.shape[0]} slopes in weight do not fit an input of shape {list(input.shape)}; give one, or one per channel")
-        weight = f.reshape(weight, (-1, *[1] * (len(input.shape) - 2)))
-    elif len(input.shape) == 0:
-        weight = f.reshape(weight, ())
-    elif len(input.shape) > 1:
-        weight = f.reshape(weight, (1,) * len(input.shape))
-    return _prelu(input, weight)
-
-
-@composed("PreluKernelBackward0", "input", "weight")
-def _prelu(input: Any, weight: Any) -> Any:
-    return f.where(f.gt(input, 0), input, f.mul(input, weight))
 
 
 def _exponential(input: Any, alpha: float, rate: float = 1.0) -> Any:
@@ -199,12 +181,6 @@ def softsign(input: Any) -> Any:
 def tanhshrink(input: Any) -> Any:
     """``x - tanh(x)``."""
     return f.sub(input, f.tanh(input))
-
-
-@composed("HardshrinkBackward0")
-def hardshrink(input: Any, lambd: float = 0.5) -> Any:
-    """x where \\|x\\| is above ``lambd``, else 0."""
-    return f.where(f.gt(f.abs(input), lambd), input, 0.0)
 
 
 @composed("SoftshrinkBackward0")

@@ -6,6 +6,7 @@ from collections.abc import Callable as _Callable
 from typing import Any
 
 from aotgrad.frontend.dispatch import TORCH as _TORCH
+from aotgrad.frontend.further import hardshrink, prelu
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
 from aotgrad_runtime.errors import AotgradAttributeError
 from aotgrad_runtime.tensor import Tensor
@@ -15,7 +16,6 @@ from ._activations import (
     elu,
     gelu,
     glu,
-    hardshrink,
     hardsigmoid,
     hardswish,
     hardtanh,
@@ -23,7 +23,6 @@ from ._activations import (
     log_softmax,
     logsigmoid,
     mish,
-    prelu,
     relu,
     relu6,
     selu,

@@ -88,6 +88,10 @@ class TensorMethods:
         """x + y."""
     def add_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
         """x + y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
+    def addbmm(self, batch1: Any, batch2: Any, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """``beta * input + alpha * (batch1 @ batch2).sum(0)``."""
+    def addbmm_(self, batch1: Any, batch2: Any, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """``addbmm``, written into the tensor."""
     def addcdiv(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
         """x + value * y / z."""
     def addcdiv_(self, tensor1: Operand, tensor2: Operand, *, value: _int = ...) -> Tensor:
@@ -100,6 +104,14 @@ class TensorMethods:
         """beta * x + alpha * (y @ z)."""
     def addmm_(self, mat1: Operand, mat2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
         """beta * x + alpha * (y @ z). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
+    def addmv(self, mat: Any, vec: Any, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """``beta * input + alpha * (mat @ vec)``, of a matrix and a vector."""
+    def addmv_(self, mat: Any, vec: Any, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """``addmv``, written into the tensor."""
+    def addr(self, vec1: Any, vec2: Any, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """``beta * input + alpha * outer(vec1, vec2)``."""
+    def addr_(self, vec1: Any, vec2: Any, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
+        """``addr``, written into the tensor."""
     def all(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Logical and over ``dims``."""
     def allclose(self, other: Operand, rtol: _float = ..., atol: _float = ..., equal_nan: _bool = ...) -> _bool:
@@ -108,6 +120,8 @@ class TensorMethods:
         """maximum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
     def amin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """minimum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
+    def aminmax(self, *, dim: Any = ..., keepdim: _bool = ...) -> tuple[Tensor, ...]:
+        """``amin`` and ``amax``."""
     def any(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Logical or over ``dims``."""
     def arccos(self) -> Tensor:
@@ -142,6 +156,10 @@ class TensorMethods:
         """Index of the first extremum along ``dim``; the first NaN wins."""
     def argmin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """Index of the first extremum along ``dim``; the first NaN wins."""
+    def argsort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Tensor:
+        """Places of the elements along ``dim`` in order, equal ones as they stand; NaN counts as the largest."""
+    def argwhere(self) -> Tensor:
+        """Places of the elements that are not 0, a row each."""
     def asin(self) -> Tensor:
         """Arcsine."""
     def asin_(self) -> Tensor:
@@ -171,8 +189,14 @@ class TensorMethods:
         """beta * x + alpha * (y @ z)."""
     def baddbmm_(self, batch1: Operand, batch2: Operand, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
         """beta * x + alpha * (y @ z). In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
+    def bernoulli(self, p: Any = ..., *, generator: Any = ...) -> Tensor:
+        """1 with the probability that each element is (or with ``p``, in the shape of ``input``), else 0."""
+    def bernoulli_(self, p: _float = ..., *, generator: Any = ...) -> Tensor:
+        """Every element becomes 1 with probability ``p`` (a number, or a tensor with that of each), else 0. In place."""
     def bfloat16(self) -> Tensor:
         """The tensor as bfloat16, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def bincount(self, weights: Any = ..., minlength: _int = ...) -> Tensor:
+        """How often each whole number from 0 stands in a vector, or the sum of its weights."""
     def bitwise_and(self, other: Operand) -> Tensor:
         """Bitwise and of integers or bools."""
     def bitwise_and_(self, other: Operand) -> Tensor:
@@ -273,10 +297,14 @@ class TensorMethods:
         """The diagonal of a matrix, or the matrix of a diagonal."""
     def diag_embed(self, offset: _int = ...) -> Tensor:
         """A matrix with x on its diagonal."""
+    def diagflat(self, offset: _int = ...) -> Tensor:
+        """The matrix with the elements of ``input`` on a diagonal."""
     def diagonal(self, offset: _int = ..., dim1: _int = ..., dim2: _int = ...) -> Tensor:
         """The diagonal of two dims, as the last dim."""
     def diff(self, n: _int = ..., dim: Any = ...) -> Tensor:
         """Differences of neighbours along ``dim``, ``n`` times."""
+    def dist(self, other: Operand, p: _int = ...) -> Tensor:
+        """The ``p`` norm of ``input - other``."""
     def div(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
         """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'."""
     def div_(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
@@ -289,6 +317,8 @@ class TensorMethods:
         """Inner product of two vectors (as a NumPy function: NumPy's dot)."""
     def double(self) -> Tensor:
         """The tensor as float64, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def dsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
+        """``tensor_split`` along dim 2, in equal parts where a number says how many."""
     def eq(self, other: Operand) -> Tensor:
         """x == y, elementwise."""
     def eq_(self, other: Operand) -> Tensor:
@@ -323,6 +353,8 @@ class TensorMethods:
         """e ** x - 1, right for small x."""
     def expm1_(self) -> Tensor:
         """e ** x - 1, right for small x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
+    def exponential_(self, lambd: _float = ..., *, generator: Any = ...) -> Tensor:
+        """Every element becomes exponential with rate ``lambd``. In place."""
     def fill_(self, value: Operand) -> Tensor:
         """Every element becomes ``value`` (a number or 0-d tensor). In place."""
     def fix(self) -> Tensor:
@@ -333,8 +365,16 @@ class TensorMethods:
         """Dims start_dim to end_dim as one."""
     def flip(self, dims: Any) -> Tensor:
         """Elements in reverse order along ``dims``."""
+    def fliplr(self) -> Tensor:
+        """Columns in reverse order."""
+    def flipud(self) -> Tensor:
+        """Rows in reverse order."""
     def float(self) -> Tensor:
         """The tensor as float32, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def float_power(self, exponent: Any) -> Tensor:
+        """``input ** exponent``, in float64."""
+    def float_power_(self, exponent: Any) -> Tensor:
+        """``float_power``, written into the tensor."""
     def floor(self) -> Tensor:
         """Largest integer not above x."""
     def floor_(self) -> Tensor:
@@ -377,10 +417,16 @@ class TensorMethods:
         """x > y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def half(self) -> Tensor:
         """The tensor as float16, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def hardshrink(self, lambd: _float = ...) -> Tensor:
+        """x where its absolute value is above ``lambd``, else 0."""
     def heaviside(self, values: Operand) -> Tensor:
         """0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors."""
     def heaviside_(self, values: Operand) -> Tensor:
         """0 below 0, 1 above, y at 0; of NaN, NaN for NumPy's values and 0 for tensors. In place: the result is written into the tensor, which is returned. ..."""
+    def histc(self, bins: _int = ..., min: _int = ..., max: _int = ...) -> Tensor:
+        """How many elements are in each of ``bins`` equal intervals from ``min`` to ``max`` (of all elements, where both are equal)."""
+    def hsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
+        """``tensor_split`` along dim 1 (of vectors, dim 0), in equal parts where a number says how many."""
     def hypot(self, other: Operand) -> Tensor:
         """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0)."""
     def hypot_(self, other: Operand) -> Tensor:
@@ -389,6 +435,14 @@ class TensorMethods:
         """x with slices of source added along ``dim``, at the places of ``index``."""
     def index_add_(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
         """x with slices of source added along ``dim``, at the places of ``index``. In place: the result is written into the tensor, which is returned. Shape ..."""
+    def index_copy(self, dim: Any, index: Any, source: Any) -> Tensor:
+        """``input`` with the slices of ``source`` at the places of ``index`` along ``dim``."""
+    def index_copy_(self, dim: Any, index: Any, source: Any) -> Tensor:
+        """``index_copy``, written into the tensor."""
+    def index_fill(self, dim: Any, index: Any, value: Operand) -> Tensor:
+        """``input`` with ``value`` in the slices at the places of ``index`` along ``dim``."""
+    def index_fill_(self, dim: Any, index: Any, value: Operand) -> Tensor:
+        """``index_fill``, written into the tensor."""
     def index_select(self, dim: Any, index: Operand) -> Tensor:
         """Slices of x along ``dim``, at the places of ``index``."""
     def inner(self, other: Operand) -> Tensor:
@@ -407,8 +461,14 @@ class TensorMethods:
         """Whether x is an infinity."""
     def isnan(self) -> Tensor:
         """Whether x is NaN."""
+    def isneginf(self) -> Tensor:
+        """Whether x is -inf."""
+    def isposinf(self) -> Tensor:
+        """Whether x is inf."""
     def kron(self, other: Operand) -> Tensor:
         """Kronecker product."""
+    def kthvalue(self, k: Any, dim: Any = ..., keepdim: _bool = ...) -> Any:
+        """The ``k``-th smallest element along ``dim`` (from 1), and where it stands: (values, indices)."""
     def le(self, other: Operand) -> Tensor:
         """x <= y, elementwise."""
     def le_(self, other: Operand) -> Tensor:
@@ -463,6 +523,10 @@ class TensorMethods:
         """Elementwise xor of bools."""
     def logical_xor_(self, other: Operand) -> Tensor:
         """Elementwise xor of bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or ..."""
+    def logit(self, eps: Any = ...) -> Tensor:
+        """``log(x / (1 - x))``, of x limited to [eps, 1 - eps] where ``eps`` is given."""
+    def logit_(self, eps: Any = ...) -> Tensor:
+        """``logit``, written into the tensor."""
     def logsumexp(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """log of the sum of exponentials; all -inf gives -inf with gradient 0."""
     def long(self) -> Tensor:
@@ -488,6 +552,8 @@ class TensorMethods:
         """The larger of x and y, 0 above -0; NaN wins; ties share the derivative evenly."""
     def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Arithmetic mean over ``dims``."""
+    def median(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
+        """The middle element in order, the lower of two: of everything, or along ``dim`` with its place, (values, indices). NaN where there is one."""
     def min(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """The minimum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned. With a second array: ``minimum`` of the ..."""
     def minimum(self, other: Operand) -> Tensor:
@@ -498,10 +564,14 @@ class TensorMethods:
         """Dims moved to other places."""
     def movedim(self, source: Any, destination: Any) -> Tensor:
         """Dims moved to other places."""
+    def msort(self) -> Tensor:
+        """Elements along the first dim in order."""
     def mul(self, other: Operand) -> Tensor:
         """x * y."""
     def mul_(self, other: Operand) -> Tensor:
         """x * y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
+    def multinomial(self, num_samples: Any, replacement: _bool = ..., *, generator: Any = ...) -> Tensor:
+        """Places drawn with the probabilities that a row's elements are in proportion to: ``num_samples`` of each row, int64."""
     def multiply(self, other: Operand) -> Tensor:
         """x * y."""
     def multiply_(self, other: Operand) -> Tensor:
@@ -512,6 +582,10 @@ class TensorMethods:
         """NaN and infinities replaced by numbers."""
     def nan_to_num_(self, nan: _float = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
         """NaN and infinities replaced by numbers. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of ..."""
+    def nanmean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
+        """The mean of what is no NaN, over ``dim``."""
+    def nansum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
+        """The sum of what is no NaN, over ``dim``."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
         """``length`` elements from ``start`` along ``dim``."""
     def ne(self, other: Operand) -> Tensor:
@@ -540,6 +614,8 @@ class TensorMethods:
         """Places of the elements that are not 0: one row each, or one tensor per dim."""
     def norm(self, p: str = ..., dim: Any = ..., keepdim: _bool = ..., dtype: Any = ...) -> Tensor:
         """(sum |x|**p) ** (1/p) over ``dims``; derivative 0 at its kink."""
+    def normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
+        """Every element becomes normal with this mean and standard deviation. In place."""
     def not_equal(self, other: Operand) -> Tensor:
         """x != y, elementwise."""
     def not_equal_(self, other: Operand) -> Tensor:
@@ -554,6 +630,8 @@ class TensorMethods:
         """x ** y."""
     def pow_(self, exponent: Operand) -> Tensor:
         """x ** y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
+    def prelu(self, weight: Any) -> Tensor:
+        """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1)."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Product over ``dims``."""
     def rad2deg(self) -> Tensor:
@@ -587,6 +665,8 @@ class TensorMethods:
         """The tensor in the shape of ``other``, as ``reshape(other.shape)``: a view where the strides allow it, else a copy; ``RuntimeError`` where sizes do ..."""
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
         """Elements shifted along ``dims``, coming back at the other end."""
+    def rot90(self, k: _int = ..., dims: Any = ...) -> Tensor:
+        """Turned by ``k`` quarters of a turn in the plane of two dims."""
     def round(self, *, decimals: _int = ...) -> Tensor:
         """x rounded to the nearest integer, halves to even."""
     def round_(self, *, decimals: _int = ...) -> Tensor:
@@ -619,6 +699,8 @@ class TensorMethods:
         """-1, 0 or 1; NaN stays."""
     def sign_(self) -> Tensor:
         """-1, 0 or 1; NaN stays. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of ..."""
+    def signbit(self) -> Tensor:
+        """Whether x is negative, or -0."""
     def sin(self) -> Tensor:
         """Sine, for arguments of any size."""
     def sin_(self) -> Tensor:
@@ -637,8 +719,12 @@ class TensorMethods:
         """log(1 + e ** x), right for all x."""
     def softplus_(self) -> Tensor:
         """log(1 + e ** x), right for all x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
+    def sort(self, dim: Any = ..., descending: _bool = ..., *, stable: _bool = ...) -> Any:
+        """Elements along ``dim`` in order, and where they stood: (values, indices). Equal ones stay in their order, NaN counts as the largest."""
     def split(self, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Pieces along ``dim``."""
+    def split_with_sizes(self, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
+        """Parts of the given sizes along ``dim``."""
     def sqrt(self) -> Tensor:
         """Square root; its derivative at 0 is inf when nothing masks it."""
     def sqrt_(self) -> Tensor:
@@ -677,6 +763,8 @@ class TensorMethods:
         """A matrix with rows and columns exchanged; vectors stay."""
     def t_(self) -> Tensor:
         """A matrix with rows and columns exchanged; vectors stay. In place: the tensor becomes this view of itself. Its numbers stay where they are, other ..."""
+    def take(self, index: Any) -> Tensor:
+        """Elements of the flat ``input`` at the places of ``index``, in its shape."""
     def take_along_dim(self, indices: Operand, dim: Any = ...) -> Tensor:
         """``gather`` with broadcasting."""
     def tan(self) -> Tensor:
@@ -687,10 +775,14 @@ class TensorMethods:
         """Hyperbolic tangent."""
     def tanh_(self) -> Tensor:
         """Hyperbolic tangent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
+    def tensor_split(self, indices_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
+        """Parts along ``dim``: as many as a number says, sizes differing by at most one, or between the places in a list."""
     def tile(self, *dims: Any) -> Tensor:
         """x repeated ``reps`` times along each dim."""
     def to(self, *args: Any, dtype: Any = ..., device: Any = ..., non_blocking: _bool = ..., copy: _bool = ..., memory_format: Any = ...) -> Tensor:
         """``to(dtype)``, ``to(other)``, ``to("cpu")``: converted where that changes something, else the tensor itself."""
+    def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ...) -> Any:
+        """The ``k`` largest (or smallest) elements along ``dim`` in order, and where they stand: (values, indices)."""
     def trace(self) -> Tensor:
         """The sum of the diagonal."""
     def transpose(self, dim0: Any, dim1: Any) -> Tensor:
@@ -721,6 +813,12 @@ class TensorMethods:
         """Slices along ``dim``, which goes."""
     def unflatten(self, dim: Any, sizes: Any) -> Tensor:
         """A dim as several, of sizes that multiply up to its size (one may be -1)."""
+    def unfold(self, dimension: Any, size: Any, step: Any) -> Tensor:
+        """Windows of ``size`` elements along a dim, ``step`` apart, as a last dim: a copy."""
+    def uniform_(self, from_: _float = ..., to: _float = ..., *, generator: Any = ..., **named: Any) -> Tensor:
+        """Every element becomes uniform in [from, to). In place."""
+    def unique(self, sorted: _bool = ..., return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
+        """The different elements in order (with ``dim``: the different slices); then, where asked for, which of them each element is, and how many there are ..."""
     def unsqueeze(self, dim: Any) -> Tensor:
         """A new dim of size 1."""
     def unsqueeze_(self, dim: Any) -> Tensor:
@@ -731,6 +829,8 @@ class TensorMethods:
         """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then). With a dtype: its bits read as numbers ..."""
     def view_as(self, other: Operand) -> Tensor:
         """The same memory in the shape of ``other``, as ``view(other.shape)``: ``RuntimeError`` where sizes or strides do not allow it."""
+    def vsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
+        """``tensor_split`` along dim 0, in equal parts where a number says how many."""
     def where(self, condition: Operand, other: Operand) -> Tensor:
         """This tensor where ``condition`` (bools) holds, else ``other``: an array or a number. The three broadcast; the dtype is the common one."""
     def xlogy(self, other: Operand) -> Tensor:
