@@ -304,7 +304,7 @@ def test_module_is_complete_and_bounded(dtype):
         made = gemm.module(dtype, target)
         assert made == gemm.module(dtype, target)  # the text is a function of its arguments: it is part of cache keys
         elf.link_shared([llvm.compile_object(made.text, target, passes="none")], list(made.symbols), "libgemm.so")  # raises on anything undefined (memset, fma, ...)
-        assert len(made.text) < 250_000
+        assert len(made.text) < 270_000
 
 
 def test_other_dtype_is_refused():

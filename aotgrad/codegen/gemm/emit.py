@@ -80,6 +80,10 @@ class Fn:
         """``ptr`` moved by ``offset`` bytes."""
         return str(ptr) if offset == 0 else self.op(f"getelementptr i8, ptr {ptr}, i64 {offset}")
 
+    def opaque(self, x: Val, ty: str = "ptr") -> str:
+        """``x`` as a value of which LLVM knows nothing, and which it so keeps in a register; no instruction."""
+        return self.op(f'call {ty} asm "", "=r,0"({ty} {x})')
+
     def prefetch(self, ptr: Val, size: int, line: int) -> None:
         """Asks for the lines of ``size`` bytes, to write them soon."""
         for offset in range(0, size, line):

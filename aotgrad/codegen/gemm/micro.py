@@ -7,6 +7,8 @@ which costs nothing where the chains are shorter than the multiplier's latency, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aotgrad_runtime.records import record
 
 from .emit import Fn, Val, Vec
@@ -19,6 +21,7 @@ PANEL_PARAMS = (
 )
 WHOLE_PARAMS = (*PANEL_PARAMS[:-1], ("ptr", "to"))
 _LINE = 64  # bytes
+_LEAN = (4, 6)  # tiles of so many rows have few instructions beside the multiply-adds
 
 
 @record(frozen=True)
@@ -103,23 +106,7 @@ def _tile(f: Fn, p: Panel, rows: int, left: str | None, a: str, c: str, mask: st
 
     start = f.branch("%acc", from_c, lambda: [vec.zero] * (rows * p.vectors), [vec.type] * (rows * p.vectors))
     moving: list[tuple[str, Val]] = [] if to is None else [("ptr", to)]
-
-    def step(v: list[str]) -> tuple[list[Val], Val]:
-        k, ka, at, others, acc = v[0], v[1], v[2], v[3:3 + len(moving)], v[3 + len(moving):]
-        bs = [vec.load(f, f.at(at, j * vec.bytes), m) for j, m in enumerate(masks)]
-        after: list[Val] = []
-        if to is not None:
-            for j, x in enumerate(bs):
-                vec.store(f, x, f.at(others[0], j * vec.bytes))
-            after.append(f.at(others[0], p.vectors * vec.bytes))
-        out: list[Val] = []
-        for i in range(rows):
-            x = vec.splat(f, vec.load_elem(f, f.at(a_rows[i], ka)))
-            out += [vec.muladd(f, x, bs[j], acc[i * p.vectors + j]) for j in range(p.vectors)]
-        k2 = f.sub(k, 1)
-        return [k2, f.add(ka, "%csa"), f.at(at, b[1]), *after, *out], f.cmp("ne", k2, 0)
-
-    done = f.do_loop([("i64", "%K"), ("i64", 0), ("ptr", b[0]), *moving, *((vec.type, s) for s in start)], step)[3 + len(moving):]
+    done = _chains(f, p, (a_rows, b[0], b[1]), masks, moving, start, rows in _LEAN and left is None and mask is None and to is None)
 
     def store(last: str | None) -> list[Val]:
         for i, row in enumerate(c_rows):
@@ -131,3 +118,45 @@ def _tile(f: Fn, p: Panel, rows: int, left: str | None, a: str, c: str, mask: st
         store(mask)
     else:  # masked stores of AVX2 are slow on some machines
         f.branch(full, lambda: store(None), lambda: store(mask), ())
+
+
+def _chains(f: Fn, p: Panel, at: tuple[list[str], Val, Val], masks: list[str | None], moving: list[tuple[str, Val]], start: list[str], lean: bool) -> list[Val]:
+    """The sums of a tile after all of K. ``at``: rows of A, B and its step; ``moving``: where B's rows go, if anywhere.
+
+    ``lean``: with few instructions beside the multiply-adds, since a core that runs a second thread decodes half as many for this one: rows of A keep a register each
+    (LLVM would walk from one to the next), and a round has two steps.
+    """
+    vec, (a_rows, b, rsb) = p.vec, at
+    rows = [f.opaque(x) for x in a_rows] if lean else a_rows
+    types = ["i64", "ptr", *(t for t, _ in moving), *[vec.type] * len(start)]
+
+    def step(v: Sequence[Val]) -> list[Val]:
+        ka, row, to, acc = v[0], v[1], v[2:2 + len(moving)], v[2 + len(moving):]
+        bs = [vec.load(f, f.at(row, j * vec.bytes), m) for j, m in enumerate(masks)]
+        for j, x in enumerate(bs if to else ()):
+            vec.store(f, x, f.at(to[0], j * vec.bytes))
+        after = [f.at(x, p.vectors * vec.bytes) for x in to]
+        out: list[Val] = []
+        for i, a in enumerate(rows):
+            x = vec.splat(f, vec.load_elem(f, f.at(a, ka)))
+            out += [vec.muladd(f, x, bs[j], acc[i * p.vectors + j]) for j in range(p.vectors)]
+        return [f.add(ka, "%csa"), f.at(row, rsb), *after, *out]
+
+    def loop(count: Val, length: int, values: Sequence[Val]) -> list[Val]:
+        def body(v: list[str]) -> tuple[list[Val], Val]:
+            now = step(v[1:])
+            for _ in range(1, length):
+                now = step([f.opaque(now[0], "i64"), f.opaque(now[1]), *now[2:]])
+            left = f.sub(v[0], length)
+            return [left, *now], f.cmp("ne", left, 0)
+
+        return f.do_loop([("i64", count), *zip(types, values)], body)[1:]
+
+    values: Sequence[Val] = [0, b, *(x for _, x in moving), *start]
+    if lean:
+        even = f.op("and i64 %K, -2")
+        values = f.branch(f.cmp("ne", even, 0), lambda: loop(even, 2, values), lambda: values, types)
+        values = f.branch(f.cmp("ne", even, "%K"), lambda: step(values), lambda: values, types)
+    else:
+        values = loop("%K", 1, values)
+    return list(values[2 + len(moving):])
