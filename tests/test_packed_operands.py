@@ -79,6 +79,40 @@ def test_one_copy_serves_products_of_one_kind() -> None:
     assert packs(standard(func)) == 1
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_few_rows_read_copies_that_begin_at_whole_vectors(dtype: str) -> None:
+    """One copy of the matrix, in either order, which changes no bit wherever the matrix begins; none for short loops and what is small or large."""
+    rng, kind = np.random.default_rng(3), as_dtype(dtype)
+    lanes = Target.native().lanes("f64" if dtype == "float64" else "f32")
+    for batch, inner, outer in ((1, 20, 37), (8, 50, 33), (2, 96, 64)):
+        func = looped(batch, inner, outer, kind)
+        copied = lower(func, "f", Target.native()).module.copied
+        assert [sorted(int(x) for x in at.strides) for at in copied.values()] == [[1, -(-outer // lanes) * lanes]] * 2
+        assert len({id(at.store) for at in copied.values()}) == 1
+        p, one = Program(func), Program(build("g", [tensor_type(s, kind) for s in ([inner, outer], [batch, inner], [batch, outer])], step))
+        room = np.empty(inner * outer + 16, dtype)
+        h, xs = (rng.standard_normal(s).astype(dtype) for s in ((batch, inner), (9, batch, outer)))
+        for first in (0, 1, 5):
+            w = room[first:first + inner * outer].reshape(inner, outer)
+            w[...] = rng.standard_normal(w.shape)
+            last, ys = p(w, h, xs, guard=False)
+            now = h
+            for x, y in zip(xs, ys):
+                now, want = one(w, now, x)
+                assert np.array_equal(want, y)
+            assert np.array_equal(last, now)
+
+
+def test_what_a_copy_would_not_help_is_read_where_it_is() -> None:
+    def copies(length: int, inner: int, outer: int) -> int:
+        types = [tensor_type(s) for s in ([inner, outer], [1, inner], [length, 1, outer])]
+        func = standard(build("f", types, lambda b, w, h, xs: scan(b, (w,), (h,), (xs,), length, step)))
+        return len(lower(func, "f", Target.native()).module.copied)
+
+    assert copies(8, 20, 37) == 2
+    assert copies(7, 20, 37) == copies(8, 9, 9) == copies(8, 600, 600) == 0
+
+
 @pytest.mark.skipif(pool.unusable() is not None, reason="no thread pool here")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_threads_share_a_packed_operand(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

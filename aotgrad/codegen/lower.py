@@ -52,6 +52,7 @@ class Module:
     regions: list[dict[str, Any]] | None = None  # of a build for profiling: the kernels that report their borders
     steps: list[Step] | None = None  # what kernels cost, where that is asked for
     packed: dict[Op, Any] = field(default_factory=dict)  # products whose right operand is packed already, and where
+    copied: dict[Op, Access] = field(default_factory=dict)  # products that read a copy of their right operand
     kept: Kept | None = None  # what is computed once, where arguments are constant
 
     def location(self, loc: Any) -> int:

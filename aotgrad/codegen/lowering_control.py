@@ -16,7 +16,7 @@ from .fusion import Kern, size_one
 from .kernel import register
 from .loops import scalar_of
 from .lowering_index import as_size, elementwise
-from .lowering_packed import fixed_in_loop
+from .lowering_packed import Packed, fixed_in_loop
 from .nest import Context
 from .planning import analyse
 
@@ -80,12 +80,13 @@ class _Scan:
                           "registers": len(self.scalars)})
 
     def _pack(self) -> list[Store]:
-        """Packs what products of every round multiply with."""
+        """Packs or copies what products of every round multiply with."""
         if self.op.attrs["length"] == 1:
             return []
         fixed = {self.body.args[p]: self.cx.buffers.access(self.item, self.op.operands[p]) for p in range(self.nc) if p not in self.consts}
-        found = fixed_in_loop(self.cx, self.plan, fixed)
-        self.cx.module.packed.update(found)
+        found = fixed_in_loop(self.cx, self.plan, fixed, self.op.attrs["length"])
+        self.cx.module.packed.update((op, x) for op, x in found.items() if isinstance(x, Packed))
+        self.cx.module.copied.update((op, x) for op, x in found.items() if isinstance(x, Access))
         return list(dict.fromkeys(x.store for x in found.values() if x.store is not None))
 
     def _start(self, j: int) -> Access:

@@ -282,7 +282,9 @@ def _bounds(kb: Any, i: Index, parts: Index, blocks: Index, block: int, size: In
 
 def _product(cx: Context, item: Item, op: Op, c: Access, e: NestEmitter | None) -> None:
     t, k = op.result.type, op.operands[0].type.shape[-1]
-    batch = _Batch(t.shape[:-2], (*t.shape[-2:], k), (*(cx.buffers.access(item, o) for o in op.operands), c))
+    a, b = op.operands
+    right = (cx.module.copied.get(op) if cx.module is not None else None) or cx.buffers.access(item, b)
+    batch = _Batch(t.shape[:-2], (*t.shape[-2:], k), (cx.buffers.access(item, a), right, c))
     whole = batch if not batch.lead or _is_small(op) else batch.joined()
     may = whole is batch or whole.lead == batch.lead or batch.may_join(cx)
     made = _Product(cx, op, whole if may is True else batch, e) if isinstance(may, bool) else _either(cx, op, whole, batch, may)

@@ -1,7 +1,8 @@
 """Right operands of products that are packed before the products begin: what does not change in a loop once for all its rounds, what threads share once for all of them.
 
 A packed operand has one form, whatever the blocks of the products with it (``gemm.driver.pack``), and changes no bit of them. Products of few rows or columns take
-paths that do not pack; whether one does is a condition, known or asked when the program runs.
+paths that do not pack; whether one does is a condition, known or asked when the program runs. What few rows meet in every round of a loop is copied so that its rows
+begin at whole vectors: NumPy's arrays begin 16 bytes into a line, where each vector that is read lies in two.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ from .access import Access, through
 from .bufferise import Store, strides_of
 from .fusion import Item, Plan
 from .kernel import Index
+from .lowering_index import elementwise
 from .nest import Context
 from .sum_order import FEW
 
 __all__ = ["Packed", "both", "fixed_in_loop", "more_than_few", "pack_here"]
+
+
+_ROUNDS = 8  # a loop of at least so many pays for a copy
+_ALIGN = (1 << 10, 2 << 20)  # bytes of what is copied: from the third cache or memory, reading two lines costs no more than one
 
 
 @record
@@ -71,11 +77,12 @@ def pack_here(cx: Context, b: Access, sizes: tuple[DimLike, DimLike], ready: boo
     return Packed(store.mem, 0, ready, gemm.packed_column(cfg, k), store)
 
 
-def fixed_in_loop(cx: Context, plan: Plan, fixed: Mapping[Value, Access]) -> dict[Op, Packed]:
-    """The operands of a loop's products that are the same in every round, packed here, before it. ``plan``: of the body; ``fixed``: what its arguments are that do
-    not change."""
-    made: dict[Op, Packed] = {}
+def fixed_in_loop(cx: Context, plan: Plan, fixed: Mapping[Value, Access], length: DimLike) -> dict[Op, Packed | Access]:
+    """The operands of a loop's products that are the same in every round, packed here, before it, or copied to whole vectors. ``plan``: of the body; ``fixed``: what its
+    arguments are that do not change; ``length``: how many rounds there are."""
+    made: dict[Op, Packed | Access] = {}
     alike: dict[Any, Packed] = {}
+    copies: dict[Any, Store] = {}
     for item in plan.items:
         op = getattr(item, "epilogue", None) or item.op
         if op is None or op.name != "dot":
@@ -87,12 +94,30 @@ def fixed_in_loop(cx: Context, plan: Plan, fixed: Mapping[Value, Access]) -> dic
         (m, n), k = t.shape, op.operands[0].type.shape[-1]
         ready = both(cx, more_than_few(cx, m), more_than_few(cx, n))
         if ready is False:
+            copy = None if isinstance(length, int) and length < _ROUNDS else _aligned_here(cx, at, (k, n), copies)
+            if copy is not None:
+                made[op] = copy
             continue
         key = (at.store, at.base, at.strides, k, n, ready)
         if key not in alike:
             alike[key] = pack_here(cx, at, (k, n), ready)
         made[op] = alike[key]
     return made
+
+
+def _aligned_here(cx: Context, b: Access, sizes: tuple[DimLike, DimLike], made: dict[Any, Store]) -> Access | None:
+    """A copy of a matrix of known ``sizes`` (K, N) whose rows, or columns, begin at whole vectors, as adjacent as they were; None where it would gain nothing. ``made``:
+    the copies so far, of a matrix and its transpose."""
+    dtype, (k, n), (rows, columns) = b.store.dtype, sizes, b.strides[-2:]
+    if not isinstance(k, int) or not isinstance(n, int) or k == 1 or n == 1 or not _ALIGN[0] <= k * n * dtype.itemsize <= _ALIGN[1] or 1 not in (rows, columns):
+        return None
+    lanes = gemm.config(dtype.mlir, cx.target).vec.lanes
+    count, width, apart = (k, n, rows) if columns == 1 else (n, k, columns)
+    step, key = -(-width // lanes) * lanes, (b.store, b.base, apart, count, width)
+    if key not in made:
+        made[key] = cx.work.take(dtype, step * count)
+        elementwise(cx, (count, width), [(b.store, (b.base, {0: apart, 1: 1}))], lambda _, x: x, (made[key], (0, {0: step, 1: 1})))
+    return Access(made[key], 0, (step, 1) if columns == 1 else (1, step))
 
 
 def _outside(plan: Plan, item: Item, v: Value, fixed: Mapping[Value, Access]) -> Access | None:
