@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -213,3 +214,12 @@ EMPTY = [
 @pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
 def test_sizes_of_nothing(name, kind):
     check_all([spec(kind, **{"padding": ((1, 1),) * len(more.get("spatial", (5, 6))), **more}) for more in EMPTY], name)
+
+
+def test_equal_functions_are_written_once():
+    halved = spec("input_grad", channels=64, filters=128, spatial=(56, 56), stride=(2, 2), padding=((1, 1), (1, 1)), layouts=(LAST, FIRST, LAST))
+    text = emit(halved, Target.native(), "twice").text
+    functions = re.findall(r"^define internal (.*?@)([\w.]+)(\(.*?^})", text, re.MULTILINE | re.DOTALL)
+    assert len({(head, rest) for head, _, rest in functions}) == len(functions) > 4
+    called = set(re.findall(r"call void (@twice\w+)", text))
+    assert called <= {f"@{name}" for _, name, _ in functions}

@@ -76,14 +76,16 @@ def _first_fit(table: Any, order: Any) -> Any:
         placed = order[:n]
         meet = placed[(start[placed] < end[i]) & (end[placed] > start[i])]
         meet = meet[np.argsort(offsets[meet], kind="stable")]
-        offsets[i] = _gap(offsets[meet].tolist(), size[meet].tolist(), int(size[i]))
+        offsets[i] = _gap(offsets[meet], size[meet], int(size[i]))
     return offsets
 
 
-def _gap(offsets: list[int], sizes: list[int], size: int) -> int:
-    at, best, room = 0, -1, _NEVER
-    for o, s in zip(offsets, sizes):
-        if size <= o - at < room:
-            best, room = at, o - at
-        at = max(at, o + s)
-    return best if best >= 0 else at
+def _gap(offsets: Any, sizes: Any, size: int) -> int:
+    if not len(offsets):
+        return 0
+    ends = np.maximum.accumulate(offsets + sizes)
+    before = np.concatenate([[0], ends[:-1]])
+    room = offsets - before
+    room[room < size] = _NEVER
+    best = int(np.argmin(room))
+    return int(before[best] if room[best] < _NEVER else ends[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from .winograd_weights import plan_weight_tiles, weight_tile_functions
 __all__ = ["ConvKernel", "emit", "supported"]
 
 
+_CALLED = re.compile(r"@[\w.]+")
 _PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
 
 
@@ -98,10 +100,29 @@ def emit(spec: ConvSpec, target: Target, name: str) -> ConvKernel:
         offsets.append(0 if staged else at)
         at += -(-plan.packed_bytes // 64) * 64
     at = STAGE_BYTES + max(-(-p.block_bytes // 64) * 64 for p in plans) if staged else at
-    texts += _together(name, plans, pieces, offsets, staged)
+    texts = _merged([*texts, *_together(name, plans, pieces, offsets, staged)])
     declares = (*vec.declares(), _PREFETCH)
     units = pieces * sum(p.sum.groups * p.blocks for p in plans) if pieces else sum(_units_of(p) for p in plans)
     return ConvKernel("\n".join(texts), declares, f"{name}_run", f"{name}_pack", at, units, _pieces_of(plans[0]) if spec.kind == FORWARD else None, staged)
+
+
+def _merged(texts: list[str]) -> list[str]:
+    """The functions without those that are equal to an earlier one but for their names, which is called instead: classes of positions often have the same tiles."""
+    while True:
+        names = [_CALLED.search(text)[0] for text in texts]  # type: ignore[index]
+        first: dict[str, str] = {}
+        twins = {}
+        for name, text in zip(names, texts):
+            one = first.setdefault(text.replace(name, "@", 1), name)
+            if one != name:
+                twins[name] = one
+        if not twins:
+            return texts
+        texts = [_renamed(text, twins) for name, text in zip(names, texts) if name not in twins]
+
+
+def _renamed(text: str, names: dict[str, str]) -> str:
+    return _CALLED.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 def _winograd(spec: ConvSpec, plan: Tiles, name: str) -> ConvKernel:

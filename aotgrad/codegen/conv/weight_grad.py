@@ -160,7 +160,7 @@ def _tile(target: Target, vec: Vec, rows: int, width: int, taps: int) -> tuple[i
         joined = max(1, min(most // max(1, rows), taps))
         tiles = even(rows, most) if joined == 1 else [joined * rows]
         full, rest = divmod(needed, vectors)
-        cost = sum(full * cycles(r, vectors) + (cycles(r, rest) if rest else 0.0) for r in tiles) / joined
+        cost = sum(tiles.count(r) * (full * cycles(r, vectors) + (cycles(r, rest) if rest else 0.0)) for r in set(tiles)) / joined  # quarters: exact in any order
         if best is None or cost < best[0]:
             best = cost, most, vectors
     assert best is not None
