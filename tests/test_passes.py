@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad.codegen.target import Target
 
 
 def kernels(f: Any, *args: Any) -> list[Any]:
@@ -78,6 +79,26 @@ def test_large_results_of_light_loops_go_past_the_cache(threads: int) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
     again = ag.compile(lambda x: (x * 2, ag.sum(x * 2, 0)), threads=threads)  # read again: in the cache
     np.testing.assert_array_equal(again(x)[0], x * 2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_whole_lines_past_the_cache_begin_anywhere_and_touch_nothing_else(dtype: str, threads: int) -> None:
+    lanes = 64 // np.dtype(dtype).itemsize
+    x = np.arange(((16 << 20) + 5000) // np.dtype(dtype).itemsize + 3).astype(dtype)
+    f = ag.compile(lambda x: (x * 3, x - 7), threads=threads)
+    want = f(x)
+    assert ("vpermi2var" in f.lower(x).llvm_ir) is (Target.native().arch == "x86_64" and Target.native().vector_bits == 512)
+    for a, b in zip(want, (x * 3, x - 7)):
+        np.testing.assert_array_equal(a, b)
+    room = [np.full(x.size + 3 * lanes, 77, dtype) for _ in want]
+    for offset in range(lanes):
+        outs = [r[lanes + at:][:x.size] for r, at in zip(room, (offset, lanes - 1 - offset))]
+        f(x, out=tuple(outs))
+        for r, at, out, exact in zip(room, (offset, lanes - 1 - offset), outs, want):
+            np.testing.assert_array_equal(out, exact)
+            assert (r[:lanes + at] == 77).all() and (r[lanes + at + x.size:] == 77).all()
+            out[:] = 77
 
 
 def test_results_that_are_in_place_or_small_stay_in_the_cache() -> None:

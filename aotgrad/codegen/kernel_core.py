@@ -338,6 +338,14 @@ class KernelBuilder:
         """The chosen lanes of ``a`` followed by ``b``."""
         return self.pure("vector.shuffle", (a, b), register(as_ktype(a.type).dtype, len(lanes)), {"mask": tuple(lanes)}, tuple(lanes))
 
+    def lanes_from(self, start: Index, lanes: int, size: int) -> Value:
+        """``start, start + 1, ...`` as integers of ``size`` bytes: lanes for ``join``."""
+        return self.pure("arith.index_cast", (self.iota(start, lanes),), register(dtypes.int32 if size == 4 else dtypes.int64, lanes))
+
+    def join(self, a: Value, b: Value, lanes: Value) -> Value:
+        """The lanes of ``a`` followed by ``b`` with these numbers, which are not known before; of registers that are a line of the cache."""
+        return self.pure("ag.join", (a, b, lanes), a.type)
+
     def create_mask(self, count: Index, lanes: int) -> Value:
         """The first ``count`` lanes on; none when negative, all when larger."""
         t = register(dtypes.bool_, lanes)

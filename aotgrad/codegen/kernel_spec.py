@@ -176,6 +176,12 @@ def _data(op: Op, ins: Types, outs: Types) -> str | None:
     return None if ok else "gives a buffer, and has a name and its bytes in hexadecimal"
 
 
+def _join(op: Op, ins: Types, outs: Types) -> str | None:
+    ok = len(ins) == 3 and ins[0] == ins[1] and list(outs) == [ins[0]] and ins[0].lanes * ins[0].bits == 512 and _is_int(ins[2])
+    ok = ok and not ins[0].mem and (ins[2].bits, ins[2].lanes) == (ins[0].bits, ins[0].lanes)
+    return None if ok else "takes two vectors of 512 bits and integers of as many bits in as many lanes"
+
+
 # ---- vectors ----------------------------------------------------------------------------------------------------------------------
 
 def _broadcast(op: Op, ins: Types, outs: Types) -> str | None:
@@ -290,7 +296,7 @@ RULES: Final[dict[str, Rule]] = {
     "memref.extract_aligned_pointer_as_index": _address, "memref.prefetch": _prefetch, "ag.data": _data,
     "vector.load": _load(True), "vector.store": _store(True), "vector.maskedload": _masked_load, "vector.maskedstore": _masked_store,
     "vector.gather": _indexed, "vector.scatter": _indexed, "vector.broadcast": _broadcast, "vector.create_mask": _create_mask, "vector.step": _step,
-    "vector.reduction": _reduction, "vector.extract": _extract, "vector.insert": _insert, "vector.shuffle": _shuffle,
+    "vector.reduction": _reduction, "vector.extract": _extract, "vector.insert": _insert, "vector.shuffle": _shuffle, "ag.join": _join,
     "scf.for": _for, "scf.if": _if, "scf.while": _while, "func.call": _call,
 }
 

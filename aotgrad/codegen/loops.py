@@ -23,7 +23,7 @@ from .kernel import Index, as_ktype, constant_of, register
 from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat
 from .phases import Phases
 from .sharing import private_rows, shared
-from .spans import STRIP, Spans, far, light
+from .spans import STRIP, Line, Spans, far, light
 from .strips import Strips, as_one
 from .sum_order import BLOCK, CHAINS, apart, is_run, is_thin, starts_anew, sum_size, ties
 from .sums import Sums
@@ -60,7 +60,7 @@ class NestEmitter(Sums, Spans, Strips, Tiles):
         self.whole = False  # was built: may run on several threads
         self.spread = False  # does so, where there is enough work
         self.long = False  # every loop asks whether to stop: one round of the first is long
-        self.past: Mapping[Store, int] = {}  # buffers that are written past the cache, and the alignment of what is stored
+        self.past: Mapping[Store, int | Line] = {}  # buffers that are written past the cache, and the alignment of what is stored
         self.drains = False  # did so in one of several loops
         self.counts: Mapping[tuple[int, ...], int] = {}  # rounds of loops of open sizes, in a branch for them
         self.free: int | None = None  # the dim of the innermost loop while guards that it moves hold
@@ -692,7 +692,11 @@ class NestEmitter(Sums, Spans, Strips, Tiles):
         value = self.kb.scalars(lanes).vector(value)
         stride = self._inner_stride(place)
         if lanes == 1 or (isinstance(stride, int) and stride == 1):
-            self.kb.store(value, store.mem, self.position(place), mask, self.past.get(store, 0))
+            past = self.past.get(store, 0)
+            if isinstance(past, Line):
+                past.put(self.kb, value, self.position(place))
+            else:
+                self.kb.store(value, store.mem, self.position(place), mask, past)
             return
         at = self._positions(place, lanes)
         if isinstance(at, int) or as_ktype(at.type).lanes == 1:

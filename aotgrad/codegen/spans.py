@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 from ..ir.core import Value
 from ..ir.dims import DimLike, product
@@ -15,12 +16,13 @@ from .nest import Context, Loop, Phase, Place, flat, unflat
 from .sharing import shared
 from .sum_order import CHAINS
 
-__all__ = ["STRIP", "Spans", "far", "light"]
+__all__ = ["STRIP", "Line", "Spans", "far", "light"]
 
 _LIGHT = 12
 _PAST = 16 << 20  # bytes of a result from which it is written past the cache
-_WORK, _FUNCTION = 32, 16  # of loops that are written twice for that, none with a function
 _PART = 16  # bytes that NumPy aligns arrays to
+_WORK, _WORK_FOR_ONE, _FUNCTION = 48, 32, 16  # of loops that are written again for that; none with a function for one result alone
+_LINE = 64  # bytes that leave the processor together
 _ROWS = 4  # arrays whose next rows are asked for
 STRIP = 1 << 16
 
@@ -37,6 +39,31 @@ def light(nodes: Sequence[Node]) -> bool:
 
 def _is(x: DimLike, number: int) -> bool:
     return isinstance(x, int) and x == number
+
+
+class Line:
+    """A result at ``place`` that is written past the cache in whole lines, wherever it begins: each is the end of one vector and the beginning of the next."""
+
+    def __init__(self, store: Store, place: Place) -> None:
+        self.store, self.place = store, place
+        self.last: Value | None = None  # the vector before; none yet: one is stored as it is
+        self.back: Index = 0
+        self.ids: Value | None = None
+
+    def begin(self, kb: KernelBuilder, at: Index, lanes: int) -> None:
+        """``at``: where the first vector goes."""
+        size = self.store.dtype.itemsize
+        self.last, self.back = None, kb.div(kb.rem(kb.address(self.store.mem, at), _LINE), size)
+        self.ids = kb.lanes_from(kb.sub(lanes, self.back), lanes, size)
+
+    def put(self, kb: KernelBuilder, value: Value, at: Index) -> None:
+        """The vector that goes to ``at``."""
+        if self.last is None:
+            kb.store(value, self.store.mem, at)
+        else:
+            assert self.ids is not None
+            kb.store(kb.join(self.last, value, self.ids), self.store.mem, kb.sub(at, self.back), past=_LINE)
+        self.last = value
 
 
 class Spans:
@@ -56,7 +83,7 @@ class Spans:
     position: Callable[[Place], Index]
     across: bool
     blocked: bool
-    past: Mapping[Store, int]
+    past: Mapping[Store, int | Line]
     drains: bool
 
     def look_ahead(self) -> None:
@@ -79,9 +106,39 @@ class Spans:
         """The innermost loop. In ``strips`` it asks from time to time whether to stop; short ones never do."""
         alone = strips and not accs and not self.long
         with shared(self, self.phases[0].loops[0], low, high, step) if alone else nullcontext((low, high)) as (low, high):
-            out = self._in_strips(low, high, step, accs, body, strips)
+            lines = [p for p in self.past.values() if isinstance(p, Line)]
+            make = partial(self._in_lines, lines) if lines else self._in_strips
+            out = make(low, high, step, accs, body, strips)
             if self.past and not self.outer_loops and len(self.phases[0].loops) == 1:
                 self.kb.drain()
+        return out
+
+    def _in_lines(self, lines: Sequence[Line], low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
+                  strips: bool) -> dict[int, list[Value]]:
+        """At least one round: its first vector is stored as it is; so is the last one, whose end begins a line that is not whole."""
+        kb, loop = self.kb, self.phases[-1].loops[-1]
+
+        def start(line: Line, at: Index) -> Index:
+            self.ivs.append((loop, at))
+            found = self.position(line.place)
+            self.ivs.pop()
+            return found
+
+        def one(iv: Index, inside: dict[int, list[Value]]) -> None:
+            for n, line in enumerate(lines):
+                line.last = inside[-1 - n][0] if -1 - n in inside else None
+            body(iv, inside)
+            for n, line in enumerate(lines):
+                assert line.last is not None
+                inside[-1 - n] = [line.last]
+
+        inside = {i: list(a) for i, a in accs.items()}
+        for line in lines:
+            line.begin(kb, start(line, low), _LINE // line.store.dtype.itemsize)
+        one(low, inside)
+        out = self._in_strips(kb.add(low, step), high, step, inside, one, strips)
+        for n, line in enumerate(lines):
+            kb.store(out.pop(-1 - n)[0], line.store.mem, start(line, kb.sub(high, _LINE // line.store.dtype.itemsize)))
         return out
 
     def _in_strips(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
@@ -117,12 +174,12 @@ class Spans:
     def _vectors(self, ph: Phase, low: Index, end: Index, lanes: int, accs: dict[int, list[Value]], strips: bool = False) -> dict[int, list[Value]]:
         """Whole vectors alone."""
         kb = self.kb
-        if lanes == 1 or self.wide or (beyond := self._beyond(ph, low)) is None:
+        if lanes == 1 or self.wide or (beyond := self._beyond(ph, low, end, lanes)) is None:
             return self._run_of_vectors(ph, low, end, lanes, accs, strips)
         before = flat(accs)
         with kb.if_(beyond[0], [as_ktype(v.type) for v in before]) as br:
             with br.then():
-                self.past, self.drains = dict.fromkeys(beyond[1], _PART), True
+                self.past, self.drains = beyond[1], True
                 out = self._run_of_vectors(ph, low, end, lanes, accs, strips)
                 self.past = {}
                 if before:
@@ -144,27 +201,33 @@ class Spans:
                     self._body(ph, kb.add(iv, c * lanes), lanes, None, inside)
 
             accs = self._rounds(low, stop, step, accs, several, strips)
-            at = stop
+            at, self.past = stop, {}
         return self._rounds(at, end, lanes, accs, lambda iv, inside: self._body(ph, iv, lanes, None, inside), strips and at is low)
 
-    def _beyond(self, ph: Phase, low: Index) -> tuple[Value, list[Store]] | None:
-        """Results of a phase without functions, too large to stay in the cache, that nothing reads again, and whether they are: these are written past it."""
-        kb, loop = self.kb, ph.loops[-1]
-        inside = len(self.outer_loops) + len(ph.loops)
+    def _beyond(self, ph: Phase, low: Index, end: Index, lanes: int) -> tuple[Value, dict[Store, int | Line]] | None:
+        """Results of a phase that are too large to stay in the cache and that nothing reads again, and whether they are: these are written past it. In lines
+        where a register is one and lanes of two can be joined, else in parts that are aligned: parts of one line that come in different rounds often leave alone."""
+        kb, loop, target = self.kb, ph.loops[-1], self.cx.target
+        inside, count = len(self.outer_loops) + len(ph.loops), kb.sub(end, low)
         work = [n for n in ph.nodes if n.level == inside]
-        if self.blocked or heavy(work) > _WORK or any(heavy([n]) >= _FUNCTION for n in work):
+        if self.blocked or heavy(work) > _WORK or isinstance(count, int) and count < CHAINS * lanes:
             return None
         read = {n.access.store for p in self.phases for n in p.nodes if n.access is not None}
-        found, conditions = [], []
+        found: dict[Store, int | Line] = {}
+        conditions = [kb.cmp("ge", count, CHAINS * lanes)]
         self.ivs.append((loop, low))
         for r in ph.roots:
-            total = r.store.dtype.itemsize * product([self.space[d] for d in r.place[1]])
-            fits = r.store.what == "out" and not r.add and r.store.dtype.itemsize in (4, 8) and _is(r.place[1].get(loop.dims[-1], 0), 1) and r.store not in read
+            size = r.store.dtype.itemsize
+            total = size * product([self.space[d] for d in r.place[1]])
+            fits = r.store.what == "out" and not r.add and size in (4, 8) and _is(r.place[1].get(loop.dims[-1], 0), 1) and r.store not in read
             if fits and not (isinstance(total, int) and total < _PAST) and not self.cx.buffers.read_again(r.store):
-                found.append(r.store)
-                at = kb.rem(kb.address(r.store.mem, self.position(r.place)), _PART)
+                whole = lanes * size == _LINE and target.vector_bits == 8 * _LINE and target.arch == "x86_64"
+                found[r.store] = Line(r.store, r.place) if whole else _PART
+                at = kb.rem(kb.address(r.store.mem, self.position(r.place)), size if whole else _PART)
                 conditions += [kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("eq", at, 0)]
         self.ivs.pop()
+        if len(found) == 1 and (heavy(work) > _WORK_FOR_ONE or any(heavy([n]) >= _FUNCTION for n in work)):
+            return None
         return (kb.all_of(*conditions), found) if found else None
 
     def _inside_first(self, ph: Phase, low: Index, high: Index, lanes: int, moved: Sequence[tuple[Index, Index]], strips: bool) -> None:

@@ -23,6 +23,7 @@ from .exprs import Node, heavy
 from .kernel import Index, KernelBuilder
 from .nest import Context, Loop, Phase, Place, Root
 from .sharing import shared
+from .spans import Line
 
 __all__ = ["Tiles", "transpose"]
 
@@ -96,7 +97,7 @@ class Tiles:
     outer_loops: list[Loop]
     ivs: list[tuple[Loop, Index]]
     wide: tuple[int, Value | None] | None
-    past: Mapping[Store, int]
+    past: Mapping[Store, int | Line]
     counts: Mapping[tuple[int, ...], int]  # of open loops, in a branch where they have that many rounds
     _high: Callable[[Loop], Index]
     _width: Callable[[], int]

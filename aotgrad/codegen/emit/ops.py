@@ -245,6 +245,14 @@ def _shuffle(e: FunctionEmitter, op: Op) -> None:
     e.names[op.results[0]] = e.put(f"shufflevector {e.typed(a)}, {e.typed(b)}, {mask}")
 
 
+def _join(e: FunctionEmitter, op: Op) -> None:
+    a, b, lanes = op.operands
+    t = as_ktype(a.type)
+    kind = ("ps", "pd")[t.bits == 64] if t.kind == "f" else ("d", "q")[t.bits == 64]
+    args = [(llvm_type(v.type), e.names[v]) for v in (a, lanes, b)]
+    e.names[op.results[0]] = e.intrinsic(llvm_type(a.type), f"x86.avx512.vpermi2var.{kind}.512", args)
+
+
 TABLE: dict[str, Emit] = {
     **{name: _binary(i) for name, i in BINARY.items()},
     **{name: _intrinsic(i) for name, i in INTRINSIC_BINARY.items()},
@@ -256,7 +264,7 @@ TABLE: dict[str, Emit] = {
     "vector.load": _load, "vector.store": _store, "vector.maskedload": _masked_load, "vector.maskedstore": _masked_store,
     "vector.gather": _gather, "vector.scatter": _scatter, "vector.broadcast": _broadcast,
     "vector.create_mask": _create_mask, "vector.step": _step, "vector.reduction": _reduction, "vector.extract": _extract,
-    "vector.insert": _insert, "vector.shuffle": _shuffle,
+    "vector.insert": _insert, "vector.shuffle": _shuffle, "ag.join": _join,
     "scf.for": for_op, "scf.if": FunctionEmitter.if_op, "scf.while": FunctionEmitter.while_op,
     "func.call": call_op, "math.absi": math_op,
 }
