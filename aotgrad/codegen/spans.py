@@ -59,7 +59,7 @@ class Line:
     def put(self, kb: KernelBuilder, value: Value, at: Index) -> None:
         """The vector that goes to ``at``."""
         if self.last is None:
-            kb.store(value, self.store.mem, at)
+            kb.store(value, self.store.mem, at, past=_PART)
         else:
             assert self.ids is not None
             kb.store(kb.join(self.last, value, self.ids), self.store.mem, kb.sub(at, self.back), past=_LINE)
@@ -115,7 +115,8 @@ class Spans:
 
     def _in_lines(self, lines: Sequence[Line], low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
                   strips: bool) -> dict[int, list[Value]]:
-        """At least one round: its first vector is stored as it is; so is the last one, whose end begins a line that is not whole."""
+        """At least one round: its first vector is stored in parts; so is the last one, whose end begins a line that is not whole. Past the cache too: stores leave in
+        their order, and all would wait, twice a row, for one whose line has to be read first."""
         kb, loop = self.kb, self.phases[-1].loops[-1]
 
         def start(line: Line, at: Index) -> Index:
@@ -138,7 +139,7 @@ class Spans:
         one(low, inside)
         out = self._in_strips(kb.add(low, step), high, step, inside, one, strips)
         for n, line in enumerate(lines):
-            kb.store(out.pop(-1 - n)[0], line.store.mem, start(line, kb.sub(high, _LINE // line.store.dtype.itemsize)))
+            kb.store(out.pop(-1 - n)[0], line.store.mem, start(line, kb.sub(high, _LINE // line.store.dtype.itemsize)), past=_PART)
         return out
 
     def _in_strips(self, low: Index, high: Index, step: int, accs: dict[int, list[Value]], body: Callable[[Index, dict[int, list[Value]]], None],
@@ -223,7 +224,7 @@ class Spans:
             if fits and not (isinstance(total, int) and total < _PAST) and not self.cx.buffers.read_again(r.store):
                 whole = lanes * size == _LINE and target.vector_bits == 8 * _LINE and target.arch == "x86_64"
                 found[r.store] = Line(r.store, r.place) if whole else _PART
-                at = kb.rem(kb.address(r.store.mem, self.position(r.place)), size if whole else _PART)
+                at = kb.rem(kb.address(r.store.mem, self.position(r.place)), _PART)
                 conditions += [kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("eq", at, 0)]
         self.ivs.pop()
         if len(found) == 1 and (heavy(work) > _WORK_FOR_ONE or any(heavy([n]) >= _FUNCTION for n in work)):
