@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 @pytest.fixture(autouse=True)
 def hot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The second call of a program compiles it: of every program, also one that ran before (it is asked at the second call alone)."""
-    dispatch._programs.clear()
+    dispatch.forget()
     monkeypatch.setattr(quick, "HOT", 2)
     monkeypatch.setattr(quick, "INSTANCES", 1 << 10)  # whatever ran before
     yield
@@ -59,7 +59,7 @@ def test_the_same_as_the_general_way(name: str, dtype: str, monkeypatch: pytest.
         m.setattr(quick, "HOT", -1)
         with ag.autograd.detect_anomaly():  # nobody may take the short way
             want = _everything(f, x, y)
-    dispatch._programs.clear()  # they were counted
+    dispatch.forget()  # they were counted
     for _ in range(3):
         f(x, y)
     got = _everything(f, x, y)

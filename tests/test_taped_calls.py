@@ -11,7 +11,7 @@ import pytest
 from entered import python_calls
 
 import aotgrad as ag
-from aotgrad.frontend import taped
+from aotgrad.frontend import recorder
 from aotgrad_runtime import call
 
 
@@ -54,7 +54,7 @@ def test_values_and_gradients(name: str) -> None:
         assert (second is None) == (reference is None)
         if second is not None:
             _same(second, reference)
-    assert isinstance(got[0].grad_fn, taped.TapedNode)
+    assert isinstance(got[0].grad_fn, recorder.TapedNode)
 
 
 def test_only_some_want_gradients_and_numbers_beside() -> None:
@@ -194,7 +194,7 @@ def test_classes_and_results_that_are_no_floats() -> None:
     for _ in range(3):
         a, place, plain = f(x, t)
         b = loss(x, t)[0]
-        assert isinstance(a.grad_fn, taped.TapedNode) and len(a.grad_fn.next_functions) == 1
+        assert isinstance(a.grad_fn, recorder.TapedNode) and len(a.grad_fn.next_functions) == 1
         assert place.dtype is ag.int64 and place.grad_fn is None and not plain.requires_grad
         for create in (False, True):
             (ga,), (gb,) = (ag.autograd.grad(v, x, create_graph=create, retain_graph=True) for v in (a, b))
@@ -234,7 +234,7 @@ def test_modules_in_variables_are_read_without_the_general_way() -> None:
             _same(a, b)
 
     f(x), f(x)
-    assert isinstance(f(x).grad_fn, taped.TapedNode) and "_slow" not in python_calls(lambda: f(x))
+    assert isinstance(f(x).grad_fn, recorder.TapedNode) and "_slow" not in python_calls(lambda: f(x))
     check()
     with ag.no_grad():
         net[0].weight.mul_(1.5)
@@ -267,7 +267,7 @@ def test_dropout_in_a_module_is_recorded_with_the_mask_of_its_call() -> None:
     f, x = ag.compile(lambda x: net(x)), _x(2, 6, grad=False)
     for _ in range(4):
         first, second = f(x), f(x)
-        assert isinstance(first.grad_fn, taped.TapedNode) or _ == 0
+        assert isinstance(first.grad_fn, recorder.TapedNode) or _ == 0
         for out in (second, first):
             (g,) = ag.autograd.grad(out.sum(), [net[0].bias], retain_graph=True)
             _same(g, (out.detach() != 0).double().sum(0) * 2.0)

@@ -199,7 +199,7 @@ def backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None =
     ``AotgradRuntimeError`` for an output without graph, a non-scalar without gradient, a wrong shape, or a graph already freed.
     """
     outs = [tensors] if isinstance(tensors, Tensor) else tensors
-    if not isinstance(outs, Sequence) or not traced(*outs):
+    if type(outs) is not list and not isinstance(outs, Sequence) or not traced(*outs):
         engine.backward(tensors, grad_tensors, retain_graph, create_graph, inputs)
         return
     found = _ledger("backward()")

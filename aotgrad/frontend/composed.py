@@ -72,6 +72,8 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: b
         may_write = "inplace" in public.layout.defaults
 
         def general(*args: Any, **kwargs: Any) -> Any:
+            if (out := dispatch.again(public, args, kwargs)) is not dispatch.MISS:
+                return out
             arguments = public.bind(args, kwargs)
             write = may_write and arguments.pop("inplace", False)
             one = (current() is None and all(map(_plain, map(arguments.get, names))) and not any(map(_followed, map(arguments.get, constants)))

@@ -327,7 +327,7 @@ def _settle(program: Program, out: Any, arrays: Sequence[Any], args: Sequence[An
 
 def _own(out: Any, data: Any) -> Any:
     """A copy of ``out``, which shows the memory of ``data``, in its layout where the shapes are equal."""
-    if out.shape != data.shape or out.ndim < 2:
+    if out.shape != data.shape or out.ndim < 2 or out.strides == data.strides and out.flags.c_contiguous and 1 not in out.shape:
         return out.copy()
     return mf.copy_to_strides(out, mf.preserved_strides(data.shape, tuple([s // data.itemsize for s in data.strides])))
 

@@ -278,6 +278,7 @@ class Public:
 
     numpy = False  # whether its names and defaults are NumPy's
     quick: Any = None  # its short way in eager (``quick.Quick``), for functions that have one
+    calls: Any = None  # its calls that came before (``known.Calls``)
     helped = False  # whether results behind the first may be left out when its node is called by hand
     constants: tuple[str, ...] = ()  # parameters that are arrays, of which torch's node knows nothing
 

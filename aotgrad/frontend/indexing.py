@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir.dims import Dim
-from aotgrad_runtime import modes
+from aotgrad_runtime import modes, watchers
 from aotgrad_runtime.arrays import array_of, converted, held, overflow
 from aotgrad_runtime.dtypes import bfloat16
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradTypeError
@@ -21,6 +21,8 @@ from aotgrad_runtime.watched import written
 from . import dispatch, eager, inplace
 from .eager import Dual
 from .front import Public
+from .known import AGAIN
+from .recorder import Recorder
 from .trace import Traced, current, plain_size, user_loc
 from .views import ViewExtra, mark_view
 
@@ -212,7 +214,7 @@ def _explained(x: Any, parsed: Parsed, error: AotgradIndexError) -> AotgradIndex
 
 
 _specs: dict[Any, IndexSpec] = {}
-_shown: dict[Any, Any] = {}  # programs of recorded expressions
+_shown: dict[Any, Recorder] = {}  # of recorded expressions
 _KEPT = 4096
 
 
@@ -247,12 +249,17 @@ def _part(x: Any, index: Any) -> Any:
             _specs.clear()
         spec = _specs[key] = IndexSpec((*entries, *[_FULL] * missing))
     if x._requires_grad and modes.state.grad:
-        program = _shown.get((key, data.shape, data.dtype.char))
-        if program is None:
+        recorder = _shown.get((key, data.shape, data.dtype.char))
+        if recorder is None:
             if len(_shown) >= _KEPT:
                 _shown.clear()
-            program = _shown[key, data.shape, data.dtype.char] = dispatch.program(_GET[spec.node], {"input": x, "spec": spec})
-        out = eager.record(program, [x], [part], Tensor)[0]
+            recorder = _shown[key, data.shape, data.dtype.char] = Recorder(dispatch.program(_GET[spec.node], {"input": x, "spec": spec}), (0,))
+        program = recorder.program
+        program.calls += 1
+        if program.calls > AGAIN and not watchers.shared.count:
+            out = (recorder.forms.get(1) or recorder.learn(1))(part, x)
+        else:
+            out = eager.record(program, [x], [part], Tensor)[0]
     else:
         out = wrap(part)
     mark_view(out, x, ("index", spec))

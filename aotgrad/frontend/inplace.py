@@ -285,8 +285,27 @@ def _write_back(x: Any, name: str = "") -> None:
         placement.spoil(fresh, views, user_loc(), name)
 
 
+def _written_straight(x: Any, new: Any) -> bool:
+    """``store`` for two plain tensors of one shape and dtype of which neither is recorded, where ``x`` is no view."""
+    data, found, extra = x._data, new._data, x._extra
+    if data.shape != found.shape or data.dtype is not found.dtype or not data.flags.writeable or (x._requires_grad or new._requires_grad) and modes.state.grad:
+        return False
+    if extra is None:
+        cell_of(x).bump()
+        np.copyto(data, found)
+        return True
+    if extra.inference or isinstance(extra, ViewExtra):
+        return False
+    cell_of(x).bump()
+    np.copyto(data, found)
+    written(x)
+    return True
+
+
 def update(x: Any, new: Any, name: str) -> Any:
     """``x.name_(...)``: the result of the function, written into ``x``. Shape must stay, and the dtype must be able to hold the result."""
+    if type(x) is Tensor and type(new) is Tensor and _written_straight(x, new):
+        return x
     kind: type[AotgradError]
     if tuple(new.shape) != tuple(x.shape):
         kind = AotgradValueError if isinstance(x, ArrayTensor) else AotgradRuntimeError

@@ -133,7 +133,7 @@ def _binary(public: Public) -> Method:
     def forward(self: Any, other: Any) -> Any:
         if not _fits(self, other):
             return NotImplemented
-        return (_computed if self._weak else run)(public, {first: self, second: other})
+        return _computed(public, {first: self, second: other}) if self._weak else call(public, (self, other), {})
 
     return dispatch.short(public, forward) or forward
 
@@ -144,7 +144,7 @@ def _reflected(public: Public) -> Method:
     def backward(other: Any, self: Any) -> Any:
         if not _fits(self, other):
             return NotImplemented
-        return (_computed if is_number(self) else run)(public, {first: other, second: self})
+        return _computed(public, {first: other, second: self}) if is_number(self) else call(public, (other, self), {})
 
     fast = dispatch.short(public, backward) or backward
     if public.op.name in ("add", "mul"):  # a tensor stands first, as in PyTorch
@@ -153,12 +153,15 @@ def _reflected(public: Public) -> Method:
 
 
 def _augmented(public: Public, name: str) -> Method:
-    first, second = public.layout.positional[:2]
+    def compute(self: Any, other: Any) -> Any:
+        return call(public, (self, other), {})
+
+    fast = dispatch.short(public, compute) or compute
 
     def augmented(self: Any, other: Any) -> Any:
         if not _fits(self, other) or (isinstance(self, ArrayTensor) and self.ndim == 0):  # NumPy's scalars cannot be changed: x += y makes a new one
             return NotImplemented
-        return inplace.update(self, run(public, {first: self, second: other}), name)
+        return inplace.update(self, fast(self, other), name)
 
     return augmented
 
@@ -167,7 +170,7 @@ def _unary(public: Public) -> Method:
     first = public.layout.positional[0]
 
     def unary(self: Any) -> Any:
-        return (_computed if self._weak else run)(public, {first: self})
+        return _computed(public, {first: self}) if self._weak else call(public, (self,), {})
 
     return dispatch.short(public, unary) or unary
 
@@ -244,8 +247,11 @@ def _inplace_method(public: Public, name: str) -> Method:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             return inplace.turn(self, lambda x: call(public, (x, *args), kwargs), name)
     else:
+        fast, others = dispatch.short(public, lambda *args: call(public, args, {})), len(public.tensors) - 1
+
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return inplace.update(self, call(public, (self, *args), kwargs), name)
+            short = fast is not None and len(args) == others and not kwargs
+            return inplace.update(self, fast(self, *args) if short else call(public, (self, *args), kwargs), name)  # type: ignore[misc]
 
     method.__doc__ = _in_place_doc(public)
     return method
@@ -313,7 +319,9 @@ def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocki
 
 def _in_format(x: Any, out: Any, memory_format: Any) -> Any:
     """``out``, a fresh copy of ``x``, with the strides that ``memory_format`` means for ``x``."""
-    shape = x._data.shape
+    data, shape = x._data, x._data.shape
+    if memory_format is mf.preserve_format and data.strides == out._data.strides and data.flags.c_contiguous and data.size and 1 not in shape:
+        return out
     strides = mf.preserved_strides(shape, x.stride()) if memory_format is mf.preserve_format else mf.format_strides(shape, memory_format)
     if out.stride() != strides:
         out._data = mf.copy_to_strides(out._data, strides)

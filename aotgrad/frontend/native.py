@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from aotgrad_runtime.dtypes import bool_, float32, float64, int32, int64
 
 from . import images, kernels
 
-__all__ = ["available", "fused", "kernel"]
+__all__ = ["available", "fused", "joins", "kernel", "silent"]
 
 
 @functools.lru_cache(maxsize=1)
@@ -45,6 +46,12 @@ def kernel(op: Op) -> Callable[..., Any] | None:
     return functools.partial(_whole, _kernel(op.name, dtypes, types[0].rank, attrs))
 
 
+def silent(op: Op) -> bool:
+    """Whether an op runs as a kernel here, which gives none of NumPy's warnings."""
+    definition = opdef.get(op.name)
+    return available() and not op.regions and not definition.exact and all(v.type.dtype in _FUSED for v in (*op.operands, *op.results))
+
+
 @functools.lru_cache(maxsize=1024)
 def _kernel(name: str, dtypes: tuple[Any, ...], rank: int, attrs: tuple[Any, ...]) -> Callable[..., Any]:
     shape = tuple(dims.symbol(f"n{i}") for i in range(rank))
@@ -59,14 +66,20 @@ def fused(func: Func) -> Callable[..., Any] | None:
     if len(ops) < 2 or not func.outputs or not available() or any(op.regions or op.name in _ALONE for op in ops):
         return None
     types = {v.type for op in ops for v in (*op.operands, *op.results)} | {a.type for a in func.args}
-    if any(t.dtype not in (float64, float32, int64, int32, bool_) for t in types) or all(opdef.get(op.name).exact and op.name in _MOVES for op in ops):
+    if any(t.dtype not in _FUSED for t in types) or all(opdef.get(op.name).exact and op.name in _MOVES for op in ops):
         return None
     if any(opdef.get(op.name).layouts == "channels_last" for op in ops):  # their kernels are of their own
         return None
     built = kernels.build(func, func.name)
     made = call.make_callable(func.name, _miss)
-    made.add_instance(built.instance(built.arg_specs(), False))
+    made.add_instance(replace(built.instance(built.arg_specs(), False), on_error=_again))
     return made if all(t.rank <= 2 for t in types) else functools.partial(_row_major, made)
+
+
+def joins(op: Op) -> bool:
+    """Whether an op may be part of a kernel between others, of two dims at most."""
+    return not op.regions and op.name not in _ALONE and opdef.get(op.name).layouts != "channels_last" and all(
+        v.type.dtype in _FUSED and v.type.rank <= 2 for v in (*op.operands, *op.results))
 
 
 def _row_major(made: Callable[..., Any], *arrays: Any) -> Any:
@@ -78,7 +91,15 @@ def _row_major(made: Callable[..., Any], *arrays: Any) -> Any:
 
 
 _MOVES = frozenset(("broadcast", "constant", "full", "permute", "reshape", "slice"))
-_ALONE = frozenset(("dot", "host_call", "root_sum_powers", "scatter", "scatter_add", "take"))  # errors, branches, and how operands of products lie
+_ALONE = frozenset(("dot", "host_call", "root_sum_powers"))  # branches, and how operands of products lie
+_FUSED = (float64, float32, int64, int32, bool_)
+
+
+def _again(code: int, info: tuple[int, int, int, int]) -> Any:
+    """Where a kernel finds an index or a number that is none, the steps say what is wrong with it."""
+    if code in (2, 3):
+        return NotImplemented
+    return call.default_on_error(code, info)
 
 
 def _miss(*args: Any) -> None:
@@ -86,12 +107,13 @@ def _miss(*args: Any) -> None:
 
 
 @functools.lru_cache(maxsize=32)
-def _dot(dtype: Any, turned: tuple[bool, bool]) -> Callable[..., Any]:
+def _dot(dtype: Any, turned: tuple[bool, bool], batched: bool = True) -> Callable[..., Any]:
     batch, m, k, n = (dims.symbol(s) for s in "bmkn")
-    types = [TensorType((batch, k, m) if turned[0] else (batch, m, k), dtype), TensorType((batch, n, k) if turned[1] else (batch, k, n), dtype)]
+    lead, order = ((batch,), (0, 2, 1)) if batched else ((), (1, 0))
+    types = [TensorType((*lead, k, m) if turned[0] else (*lead, m, k), dtype), TensorType((*lead, n, k) if turned[1] else (*lead, k, n), dtype)]
 
     def body(b: Any, x: Any, y: Any) -> Any:
-        x, y = (b.permute(v, perm=(0, 2, 1)) if on else v for v, on in zip((x, y), turned))
+        x, y = (b.permute(v, perm=order) if on else v for v, on in zip((x, y), turned))
         return b.dot(x, y)
 
     return _build(build("eager_dot", types, body))
@@ -129,8 +151,18 @@ def _whole(flat: Callable[..., Any], *xs: Any) -> Any:
     return flat(*(x if x.flags.c_contiguous else np.ascontiguousarray(x).reshape(x.shape) for x in xs))
 
 
+_AS_THEY_ARE = (False, False)
+
+
 def _batched(dtype: Any, x: Any, y: Any) -> Any:
     """A product of (batches of) matrices; transposed ones are read where they lie."""
+    if x.ndim == y.ndim == 2:
+        turned = (not x.flags.c_contiguous, not y.flags.c_contiguous)
+        if turned == _AS_THEY_ARE:
+            return _dot(dtype, turned, False)(x, y)
+        first, second = (x.T if turned[0] else x), (y.T if turned[1] else y)
+        if first.flags.c_contiguous and second.flags.c_contiguous:
+            return _dot(dtype, turned, False)(first, second)
     *lead, m, k = x.shape
     n = y.shape[-1]
     count = int(np.prod(lead, dtype=int))

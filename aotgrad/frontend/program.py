@@ -23,7 +23,7 @@ from aotgrad_runtime.arrays import decode, encode_bfloat16
 from aotgrad_runtime.dtypes import bfloat16, float32
 from aotgrad_runtime.errors import AotgradError, AotgradRangeError, AotgradValueError
 
-from . import images, native
+from . import images, kernels, native
 
 __all__ = ["HOT", "Program", "Pullback"]
 
@@ -78,21 +78,32 @@ class Program:
         """Outputs as fresh or aliasing arrays."""
         if self.runner is not None:
             return self.runner(*arrays)
-        if self.backward and not all(a.flags.c_contiguous for a in arrays):
-            arrays = self._packed(arrays)
-        if self._fused is not None and (out := self._fused(*arrays)) is not None:
+        fused = self._fused
+        if fused is not None and (out := fused(*arrays)) is not None:
             return list(out) if type(out) is tuple else [out]
+        if self.backward and not all([a.flags.c_contiguous for a in arrays]):  # noqa: C419 (quicker than a generator)
+            given, arrays = arrays, self._packed(arrays)
+            if fused is not None and arrays is not given and (out := fused(*arrays)) is not None:
+                return list(out) if type(out) is tuple else [out]
         if self._plan is None and self.func.symbols():  # a loop that calls Python, in a compiled program
             self.runner = functools.partial(interp.run, expand_func(_copy(self.func)))
             return self.runner(*arrays)
         if self._plan is None:
-            self._plan = _plan(widened(standard(expand_func(_copy(self.func)))))
+            self._plan = kernels.collector_paused(lambda: _plan(widened(standard(expand_func(_copy(self.func))))))
         self.runs += 1
         outs = _execute(self._plan, arrays)
         if self.runs == HOT and self.view is None:
-            made = native.fused(standard(expand_func(_copy(self.func))))
+            func = standard(expand_func(_copy(self.func)))
+            made = native.fused(func)
             self._fused = made if made is not None and _agrees(made, arrays, outs) else None
+            if made is None:
+                self._plan = _plan(widened(func), True)
         return outs
+
+    def direct(self) -> Callable[..., Any] | None:
+        """The one step of a program that moves numbers alone, as a function of its arrays, once it has run; None for others."""
+        plan = self._plan
+        return None if plan is None or not plan[1] or self.runner is not None or self.backward or self._fused is not None else plan[0]
 
     def _packed(self, arrays: Arrays) -> Arrays:
         """Expanded arrays, such as the cotangent of a sum, row-major where all others are: steps and kernels meet them as they are seldom made for."""
@@ -107,7 +118,7 @@ class Program:
         """The backward program for the ``active`` inputs, where cotangents are ``present`` for these outputs."""
         found = self._vjps.get((active, present))
         if found is None:
-            found = self._vjps[active, present] = _derive_pullback(self, active, present)
+            found = self._vjps[active, present] = kernels.collector_paused(_derive_pullback, self, active, present)
         return found
 
     def pushforward(self, active: tuple[bool, ...]) -> Program:
@@ -209,8 +220,9 @@ def _binding(ins: list[Value], kept: list[int], given: list[Value], seen: list[V
 
 # ---- running ------------------------------------------------------------------------------------------------------------------------
 
-def _plan(func: Func) -> list[Any]:
-    """Slots: arguments first, then results; each step is (callable, operand slots, result slots, slots that no later step reads)."""
+def _plan(func: Func, hot: bool = False) -> list[Any]:
+    """Slots: arguments first, then results; each step is (callable, operand slots, result slots, slots that no later step reads). ``hot``: what stands between ops that
+    are alone becomes one kernel each."""
     slots: dict[Value, int] = {a: i for i, a in enumerate(func.args)}
     steps: list[tuple[Any, list[int], list[int], list[int]]] = []
     last: dict[int, int] = {}
@@ -241,7 +253,64 @@ def _plan(func: Func) -> list[Any]:
             fresh.update(results)
         else:
             fresh.difference_update(where)  # its result may show their memory
-    return [len(slots), steps, outs]
+    silent = [op.name in _QUIET or native.silent(op) for op in func.body.ops]
+    quiet = all(silent)
+    if hot:
+        quiet, steps = _joined(func, steps, slots, silent)
+    if len(steps) == 1 and len(steps[0][2]) == 1 and outs == steps[0][2]:
+        return [steps[0][0] if steps[0][1] == list(range(len(func.args))) else None, quiet, len(slots), steps, outs]
+    return [None, quiet, len(slots), steps, outs]
+
+
+def _joined(func: Func, steps: list[Any], slots: dict[Value, int], silent: Sequence[bool]) -> tuple[bool, list[Any]]:
+    """The steps, those of neighbours that can be one kernel in one, and whether NumPy has no warnings to give in any. Of two dims at most: from three on the memory order
+    of results follows that of operands."""
+    found: list[Any] = []
+    run: list[int] = []
+    quiet = True
+    for n, op in enumerate([*func.body.ops, None]):
+        if op is not None and native.joins(op):
+            run.append(n)
+            continue
+        made = _kernel_of(func, steps, slots, run)
+        quiet = quiet and (len(made) < len(run) or all(silent[i] for i in run)) and (op is None or silent[n])
+        found += made
+        run = []
+        if op is not None:
+            found.append(steps[n])
+    return quiet, found
+
+
+def _kernel_of(func: Func, steps: list[Any], slots: dict[Value, int], run: list[int]) -> list[Any]:
+    ops = [func.body.ops[n] for n in run]
+    inside = {r for op in ops for r in op.results}
+    later = {o for n, op in enumerate(func.body.ops) if n not in run for o in op.operands} | set(func.outputs)
+    taken = list(dict.fromkeys(o for op in ops for o in op.operands if o not in inside))
+    given = [r for op in ops for r in op.results if r in later]
+    if len(ops) < 2 or not given or any(r.op is not None and r.op.name in _SHOWS for r in given):
+        return [steps[n] for n in run]
+    block = Block([v.type for v in taken])
+    env: dict[Value, Value] = dict(zip(taken, block.args))
+    copy_ops(Builder(block), ops, env)
+    block.outputs = [env[v] for v in given]
+    kernel = native.fused(Func(f"{func.name}_part", block))
+    if kernel is None:
+        return [steps[n] for n in run]
+    where, results = [slots[v] for v in taken], [slots[v] for v in given]
+    dead = [i for n in run for i in steps[n][3]]
+    places = {i: k for k, i in enumerate(dict.fromkeys([*where, *[i for n in run for i in steps[n][2]]]))}
+    again = [(fn, [places[i] for i in at], [places[i] for i in made], [places[i] for i in gone if i not in where]) for fn, at, made, gone in (steps[n] for n in run)]
+    plan = [len(places), again, [places[i] for i in results]]
+
+    def joined(*arrays: Any) -> Any:
+        out = kernel(*arrays)
+        if out is None:
+            with np.errstate(all="ignore"):
+                outs = _steps(plan, arrays)
+            return outs if len(outs) > 1 else outs[0]
+        return out
+
+    return [(joined, where, results, dead)]
 
 
 def _into(op: Op, k: int) -> Callable[..., Any]:
@@ -272,6 +341,7 @@ def _origin(v: Value) -> Value:
 
 _VIEWS = frozenset(("broadcast", "reshape", "permute"))
 _FEW = 4096  # elements, for which NumPy's own choice costs less than what is prepared for many
+_QUIET = frozenset(("broadcast", "reshape", "permute", "slice", "concatenate"))  # NumPy has no warnings to give
 _SHOWS = _VIEWS | {"slice"}  # results show the memory of the operand, whatever its bits mean
 
 
@@ -295,22 +365,25 @@ def _splat(op: Op) -> Callable[..., Any]:
 
 
 def _execute(plan: list[Any], arrays: Arrays) -> list[Any]:
-    total, steps, outs = plan
+    one, quiet, *rest = plan
+    if quiet:
+        return [one(*arrays)] if one is not None else _steps(rest, arrays)
     with np.errstate(all="ignore"):
-        if len(steps) == 1 and len(outs) == 1:  # one op: no environment
-            fn, where, results, _ = steps[0]
-            if outs[0] == results[0] and len(results) == 1:
-                return [fn(*[arrays[i] for i in where])]
-        env: list[Any] = [*arrays, *([None] * (total - len(arrays)))]
-        for fn, where, results, dead in steps:
-            out = fn(*[env[i] for i in where])
-            if len(results) == 1:
-                env[results[0]] = out
-            else:
-                for slot, value in zip(results, out):
-                    env[slot] = value
-            for slot in dead:  # its memory may be used again
-                env[slot] = None
+        return [one(*arrays)] if one is not None else _steps(rest, arrays)
+
+
+def _steps(plan: list[Any], arrays: Arrays) -> list[Any]:
+    total, steps, outs = plan
+    env: list[Any] = [*arrays, *([None] * (total - len(arrays)))]
+    for fn, where, results, dead in steps:
+        out = fn(*[env[i] for i in where])
+        if len(results) == 1:
+            env[results[0]] = out
+        else:
+            for slot, value in zip(results, out):
+                env[slot] = value
+        for slot in dead:  # its memory may be used again
+            env[slot] = None
     return [env[i] for i in outs]
 
 

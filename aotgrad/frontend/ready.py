@@ -17,12 +17,13 @@ from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.tensor import Tensor, wrap
 from aotgrad_runtime.watched import written
 
-from . import inplace, sources, taped
+from . import inplace, sources
 from .changes import Changes, span, use_up
 from .eager import Dual
 from .kernels import run_flat, whole
 from .program import depends
 from .pytree import TreeDef, tree_unflatten
+from .recorder import Recorder
 from .sources import GradOf, Item, Path
 from .structured import MISS
 from .variant import Variant
@@ -317,7 +318,7 @@ def _form(program: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
     if program.split is not None:
         raise _Unfit
     places = [i for i, x in enumerate(args) if isinstance(x, Tensor)]
-    return taped.Recorder(program, places).learn(sum(1 << k for k, i in enumerate(places) if active[i]))
+    return Recorder(program, places).learn(sum(1 << k for k, i in enumerate(places) if active[i]))
 
 
 def make(state: Any, variant: Variant, leaves: Sequence[Any], tree: TreeDef, traced: object) -> Ready | None:

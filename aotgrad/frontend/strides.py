@@ -52,6 +52,10 @@ class Arranged(Program):
         found, arrange = super().run(arrays), self.arrange
         return found if arrange is None else [arrange(out, arrays) for out in found]
 
+    def direct(self) -> Callable[..., Any] | None:
+        found, arrange = super().direct(), self.arrange
+        return found if arrange is None or found is None else lambda *arrays: arrange(found(*arrays), arrays)
+
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         known = self._vjps.get((active, present))
         if known is not None:
@@ -167,7 +171,7 @@ def _g_of_parts(arguments: dict[str, Any], saved: int, out: Any, arrays: Sequenc
 
 
 def _g_row_major(arguments: dict[str, Any], saved: int, out: Any, arrays: Sequence[Any]) -> Any:
-    return _put(out, mf.format_strides(out.shape))
+    return _row_major(out, arrays)
 
 
 def _g_copied(arguments: dict[str, Any], saved: int, out: Any, arrays: Sequence[Any]) -> Any:
@@ -217,6 +221,8 @@ def _as_image(out: Any, arrays: Sequence[Any]) -> Any:
 
 def _of_parts(out: Any, arrays: Sequence[Any]) -> Any:
     """Channels last where all parts are, else row-major."""
+    if out.ndim < 4:
+        return _row_major(out, arrays)
     found = {mf.suggest_memory_format(x.shape, strides_of(x)) for x in arrays if x.ndim == out.ndim}
     return _put(out, mf.format_strides(out.shape, found.pop() if len(found) == 1 else mf.contiguous_format))
 
@@ -291,11 +297,15 @@ def _spaced(out: Any, arrays: Sequence[Any]) -> Any:
 
 
 def _row_major(out: Any, arrays: Sequence[Any]) -> Any:
+    if out.flags.c_contiguous and out.size and 1 not in out.shape:
+        return out
     return _put(out, mf.format_strides(out.shape))
 
 
 def _stacked(dim: int, out: Any, arrays: Sequence[Any]) -> Any:
     """As parts put together along ``dim``, which is then taken apart."""
+    if out.ndim < 5 and out.size:
+        return _row_major(out, arrays)
     shape, found = out.shape, {mf.suggest_memory_format(x.shape, strides_of(x)) for x in arrays}
     if dim == len(shape) - 1 or len(found) > 1:
         return _row_major(out, arrays)

@@ -204,6 +204,8 @@ def _all_count(logp: Any, target: Any, ignore_index: int, dim: int) -> bool:
     if not (is_known(target) and is_known(logp)):
         return False
     n, data = logp.shape[dim], target._data if isinstance(target, Tensor) else np.asarray(target)
+    if data.size and data.dtype.kind == "i" and not 0 <= ignore_index < n and data.view(f"u{data.itemsize}").max() < n:  # numbers below 0 are large ones then
+        return True
     counts: Any = data != ignore_index
     wrong = data[((data < 0) | (data >= n)) & counts]
     if wrong.size:

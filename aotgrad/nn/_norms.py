@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +16,11 @@ from aotgrad.frontend.methods import stop_gradient
 from aotgrad.frontend.naming import naming
 from aotgrad.frontend.randoms import rand
 from aotgrad_runtime import modes
-from aotgrad_runtime.dtypes import float32, int64
+from aotgrad_runtime.dtypes import float32, float64, int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.limits import finfo
 from aotgrad_runtime.memory_format import channels_last
-from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.tensor import Tensor, wrap
 
 from ._shared import dtype_of, f, is_known, per_channel, rank
 
@@ -115,14 +116,50 @@ def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = Non
 
 
 @modes.intact
-def _write(running: Any, found: Any, momentum: float, name: str) -> None:
-    """``running`` becomes ``(1 - momentum) * running + momentum * found``, in place, and no part of a graph."""
+def _write(momentum: float, writes: Sequence[tuple[Any, ...]]) -> None:
+    """``running`` becomes ``(1 - momentum) * running + momentum * found(*given)``, in place, and no part of a graph, for each ``(running, name, found, blend, *given)``.
+    ``blend``: the same as one operation, if there is one."""
     with modes.no_grad():
-        new = f.add(f.mul(running, 1 - momentum), f.mul(f.astype(found, dtype_of(running)), momentum))
-        if isinstance(running, Tensor):
-            writing.update(running, new, name)
-        else:
-            running[...] = new
+        for running, name, found, blend, *given in writes:
+            if blend is not None and type(running) is Tensor and type(given[0]) is Tensor and running._dtype is given[0]._dtype and running._dtype in (float32, float64):
+                new = blend(running, *[wrap(x) for x in _shares(momentum, running._dtype)], *given)
+            else:
+                new = _blend(running, 1 - momentum, momentum, f.astype(found(*given), dtype_of(running)))
+            if isinstance(running, Tensor):
+                writing.update(running, new, name)
+            else:
+                running[...] = new
+
+
+@functools.lru_cache(maxsize=64)
+def _shares(momentum: float, dtype: Any) -> tuple[Any, Any]:
+    return np.asarray(1 - momentum, dtype.np), np.asarray(momentum, dtype.np)
+
+
+def _blend(running: Any, keep: Any, share: Any, found: Any) -> Any:
+    return f.add(f.mul(running, keep), f.mul(found, share))
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
+
+
+def _mean_of(pivot: Any, mean: Any) -> Any:
+    return f.reshape(f.add(pivot, mean), -1)
+
+
+def _variance_of(var: Any, factor: Any) -> Any:
+    return f.mul(f.reshape(var, -1), factor)
+
+
+@composed("AddBackward0", "running", "keep", "share", "pivot", "mean")
+def _blend_mean(running: Any, keep: Any, share: Any, pivot: Any, mean: Any) -> Any:
+    return _blend(running, keep, share, _mean_of(pivot, mean))
+
+
+@composed("AddBackward0", "running", "keep", "share", "var")
+def _blend_variance(running: Any, keep: Any, share: Any, var: Any, factor: float) -> Any:
+    return _blend(running, keep, share, _variance_of(var, factor))
 
 
 def _in_size(input: Any, dims: Sequence[int]) -> Any:
@@ -173,10 +210,13 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
     else:
         pivot, input = _near_mean(input, dims, rows)  # under its name: an image that nobody else holds may go
         out, mean, var = _normed(input, weight, bias, dims, eps, rows)
+    writes: list[tuple[Any, ...]] = []
     if running_mean is not None:
-        _write(running_mean, f.reshape(f.add(pivot, mean), -1), momentum, "batch_norm: running_mean")
+        writes.append((running_mean, "batch_norm: running_mean", _mean_of, _blend_mean, pivot, mean))
     if running_var is not None:
-        _write(running_var, f.mul(f.reshape(var, -1), n / (n - 1)), momentum, "batch_norm: running_var")
+        writes.append((running_var, "batch_norm: running_var", _variance_of, _blend_variance, var, n / (n - 1)))
+    if writes:
+        _write(momentum, writes)
     return out
 
 
@@ -243,9 +283,9 @@ def instance_norm(input: Any, running_mean: Any = None, running_var: Any = None,
         raise AotgradValueError(f"instance_norm: Expected more than 1 spatial element when training, got input size {list(input.shape)}")
     input, mean, var = _moments(input, dims)
     if running_mean is not None:
-        _write(running_mean, f.mean(f.reshape(mean, (input.shape[0], -1)), 0), momentum, "instance_norm: running_mean")
+        _write(momentum, [(running_mean, "instance_norm: running_mean", _as_it_is, None, f.mean(f.reshape(mean, (input.shape[0], -1)), 0))])
     if running_var is not None:
-        _write(running_var, f.mean(f.mul(f.reshape(var, (input.shape[0], -1)), n / (n - 1)), 0), momentum, "instance_norm: running_var")
+        _write(momentum, [(running_var, "instance_norm: running_var", _as_it_is, None, f.mean(f.mul(f.reshape(var, (input.shape[0], -1)), n / (n - 1)), 0))])
     return _affine(f.mul(input, f.rsqrt(f.add(var, eps))), *_by_channel(input, weight, bias))
 
 

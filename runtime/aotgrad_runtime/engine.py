@@ -242,7 +242,7 @@ def _execute(
 
 
 def _as_tensors(given: Any, what: str) -> list[Any]:
-    tensors = [given] if isinstance(given, Value) else list(given) if isinstance(given, Sequence) and not isinstance(given, str) else None
+    tensors = [given] if isinstance(given, Value) else list(given) if type(given) is list or isinstance(given, Sequence) and not isinstance(given, str) else None
     if tensors is None or not all(isinstance(t, Value) for t in tensors):
         bad = given if tensors is None else next(t for t in tensors if not isinstance(t, Value))
         raise AotgradTypeError(f"{what} must be a Tensor or a sequence of Tensors, but got {type(bad).__name__}")
@@ -262,7 +262,7 @@ def _as_targets(given: Any) -> list[Any]:
 
 
 def _as_seeds(given: Any, count: int, what: str) -> list[Any]:
-    seeds = [None] * count if given is None else [given] if isinstance(given, Value) else list(given) if isinstance(given, Sequence) else [given]
+    seeds = [None] * count if given is None else [given] if isinstance(given, Value) else list(given) if type(given) is list or isinstance(given, Sequence) else [given]
     for seed in seeds:
         if seed is not None and not isinstance(seed, Value):
             raise AotgradTypeError(f"{what}: gradients can be either Tensors or None, but got {type(seed).__name__}")
@@ -274,7 +274,12 @@ def _as_seeds(given: Any, count: int, what: str) -> list[Any]:
 def _ones(output: Any) -> Any:
     """The gradient a scalar output starts with."""
     dtype = output._dtype
-    return output._wrap(np.full(output.shape, _BFLOAT16_ONE if dtype.name == "bfloat16" else 1, dtype.np))
+    return output._wrap(np.full(output.shape, _one(dtype), dtype.np) if output.shape else _one(dtype).copy())
+
+
+@functools.lru_cache(maxsize=32)
+def _one(dtype: Any) -> Any:
+    return np.asarray(_BFLOAT16_ONE if dtype.name == "bfloat16" else 1, dtype.np)
 
 
 def _seed(place: int, output: Any, seed: Any) -> Any:
@@ -284,7 +289,7 @@ def _seed(place: int, output: Any, seed: Any) -> Any:
             f"element {place} of tensors does not require grad and does not have a grad_fn; set requires_grad=True on its inputs before computing it")
     shape = tuple(output.shape)
     if seed is None:
-        if any(n != 1 for n in shape):
+        if shape and any(n != 1 for n in shape):
             raise AotgradRuntimeError("grad can be implicitly created only for scalar outputs; give the gradient of an output of shape "
                                       f"{list(shape)}, or reduce it, as in .sum()")
         if output._dtype.is_complex:

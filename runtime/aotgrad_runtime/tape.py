@@ -540,6 +540,8 @@ def _owned(box: list[Any], like: Value) -> Any:
     alone = (refs, data_refs) == _ALONE
     if data.strides == strides and data.base is None and data.flags.writeable and alone and type(ct) is like._value_type:
         return ct
+    if model.flags.c_contiguous and model.size and 1 not in model.shape:
+        return like._wrap(data.copy("C"))
     size = model.itemsize
     given = tuple([s // size for s in strides])
     dense = mf.is_non_overlapping_and_dense(model.shape, given)
