@@ -60,7 +60,13 @@ def test_rows_ask_for_the_next_while_they_compute() -> None:
     assert "@llvm.prefetch" in text
     e = np.exp(x - x.max(1, keepdims=True))
     np.testing.assert_allclose(f(x), e / e.sum(1, keepdims=True))
-    assert "@llvm.prefetch" not in ag.compile(lambda x: x * 2 + 1).lower(x).llvm_ir
+    assert "@llvm.prefetch" not in ag.compile(ag.exp).lower(x).llvm_ir
+
+
+def test_loops_past_the_cache_ask_for_lines_further_on() -> None:
+    text = ag.compile(lambda x, y: x * 2 + y).lower(np.zeros(3), np.zeros(3)).llvm_ir
+    assert text.count("call void @llvm.prefetch") in (2, 4)  # of both arguments, in the loop that is past the cache alone, and in its first round where that is apart
+    assert "@llvm.prefetch" not in ag.compile(lambda x, y: ag.sum(x * y)).lower(np.zeros(3), np.zeros(3)).llvm_ir
 
 
 @pytest.mark.parametrize("threads", [1, 2])

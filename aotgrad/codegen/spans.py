@@ -22,6 +22,7 @@ _LIGHT = 12
 _PAST = 16 << 20  # bytes of a result from which it is written past the cache
 _PART = 16  # bytes that NumPy aligns arrays to
 _WORK, _WORK_FOR_ONE, _FUNCTION = 48, 32, 16  # of loops that are written again for that; none with a function for one result alone
+_AHEAD = 2048  # bytes
 _LINE = 64  # bytes that leave the processor together
 _ROWS = 4  # arrays whose next rows are asked for
 STRIP = 1 << 16
@@ -181,8 +182,9 @@ class Spans:
         with kb.if_(beyond[0], [as_ktype(v.type) for v in before]) as br:
             with br.then():
                 self.past, self.drains = beyond[1], True
+                asked, ph.ahead = ph.ahead, ph.ahead or self._next_lines(ph)
                 out = self._run_of_vectors(ph, low, end, lanes, accs, strips)
-                self.past = {}
+                self.past, ph.ahead = {}, asked
                 if before:
                     kb.yield_(*flat(out))
             with br.orelse():
@@ -190,6 +192,17 @@ class Spans:
                 if before:
                     kb.yield_(*flat(out))
         return {i: a for i, a in unflat(accs, br.results).items() if a is not None} if before else out
+
+    def _next_lines(self, ph: Phase) -> list[tuple[Store, Place]]:
+        """What a loop over all elements reads some lines further on: the processor's own asking stays behind where results leave as fast."""
+        if self.outer_loops or len(ph.loops) != 1:
+            return []
+        found: dict[Store, Place] = {}
+        for n in ph.nodes:
+            if n.kind == "load" and n.guard is None and n.access is not None and _is(n.places[0][1].get(ph.loops[0].dims[-1], 0), 1):
+                base, strides = n.places[0]
+                found.setdefault(n.access.store, (base + _AHEAD // n.access.store.dtype.itemsize, strides))
+        return list(found.items())
 
     def _run_of_vectors(self, ph: Phase, low: Index, end: Index, lanes: int, accs: dict[int, list[Value]], strips: bool) -> dict[int, list[Value]]:
         kb, at = self.kb, low
