@@ -282,20 +282,44 @@ def test_dlpack_both_ways():
     assert x.stride() == (3, 2) and x.data_ptr() == data.ctypes.data
     back = np.from_dlpack(x)
     assert back.ctypes.data == data.ctypes.data and x.__dlpack_device__() == (1, 0)
-    for bad in (T.tensor([1.0], requires_grad=True), T.tensor([1.0], dtype="bfloat16")):
-        with pytest.raises(BufferError) as caught:
-            np.from_dlpack(bad)
-        assert isinstance(caught.value, AotgradError)
+    with pytest.raises(BufferError) as caught:
+        np.from_dlpack(T.tensor([1.0], requires_grad=True))
+    assert isinstance(caught.value, AotgradError)
     with pytest.raises(AotgradTypeError, match="DLPack"):
         T.from_dlpack([1.0])
+    copied = T.from_dlpack(data.T, copy=True, device="cpu")
+    assert copied.data_ptr() != data.ctypes.data and copied.tolist() == data.T.tolist()
 
 
-def test_dlpack_with_torch():
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_dlpack_capsules(version):
+    x = T.tensor([1.0, 2.0])
+    capsule = x.__dlpack__(max_version=version)
+    assert T.from_dlpack(capsule).data_ptr() == x.data_ptr()
+    with pytest.raises(AotgradRuntimeError, match="consumed only once"):
+        T.from_dlpack(capsule)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_dlpack_of_bfloat16(version):
+    x = T.tensor([1.5, -2.0, 3.0], dtype="bfloat16")
+    back = T.from_dlpack(x.__dlpack__(max_version=version))
+    assert back.dtype is x.dtype and back.data_ptr() == x.data_ptr() and back.tolist() == [1.5, -2.0, 3.0]
+    with pytest.raises((BufferError, RuntimeError)):
+        np.from_dlpack(x)  # has no such dtype
+    with pytest.raises(AotgradTypeError, match="uint16"):
+        T.from_dlpack(np.ones(2, np.uint16))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool", "complex64"])
+def test_dlpack_with_torch(dtype):
     torch = pytest.importorskip("torch")
-    theirs = torch.arange(6.0).reshape(2, 3).t()
+    theirs = torch.arange(6.0).reshape(2, 3).t().to(getattr(torch, dtype))
     ours = T.from_dlpack(theirs)
-    assert ours.stride() == (1, 3) and ours.data_ptr() == theirs.data_ptr()
-    assert torch.from_dlpack(ours).data_ptr() == theirs.data_ptr()
+    assert ours.stride() == (1, 3) and ours.data_ptr() == theirs.data_ptr() and ours.dtype.name == dtype and ours.tolist() == theirs.tolist()
+    back = torch.from_dlpack(ours)
+    assert back.data_ptr() == theirs.data_ptr() and back.dtype is theirs.dtype and back.stride() == (1, 3)
+    assert torch.from_dlpack(ours.__dlpack__()).tolist() == theirs.tolist() == T.from_dlpack(torch.utils.dlpack.to_dlpack(theirs)).tolist()
 
 
 # Tape attributes of leaves

@@ -11,7 +11,7 @@ from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
-from . import arrays, dtypes, engine, modes, printing, recording, tape, watched
+from . import arrays, dlpack, dtypes, engine, modes, printing, recording, tape, watched
 from . import memory_format as mf
 from ._methods import TensorMethods
 from .arrays import DTYPES, decode, defaults, get_default_dtype, set_default_dtype
@@ -435,11 +435,8 @@ class Tensor(Value, TensorMethods):
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None) -> Any:
         if self._requires_grad:
             raise _DLPackError("Can't export tensors that require gradient, use tensor.detach()")
-        if self._dtype is dtypes.bfloat16:
-            raise _DLPackError("bfloat16 tensors cannot be exported; convert to float32 first")
-        given = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         watched.give_away(self)
-        return self._read().__dlpack__(stream=stream, **{k: v for k, v in given.items() if v is not None})
+        return dlpack.exported(self._read(), self._dtype is dtypes.bfloat16, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)  # kDLCPU
@@ -789,12 +786,10 @@ def from_numpy(array: Array) -> Tensor:
     return wrap(arrays.native(array))  # type: ignore[no-any-return]
 
 
-def from_dlpack(source: Any) -> Tensor:
-    """A tensor on the memory of any object with ``__dlpack__`` on the CPU, such as a torch tensor or a JAX array."""
-    if isinstance(source, Tensor):
-        source = source.detach()
-    try:
-        array = np.from_dlpack(source)
-    except (BufferError, RuntimeError, TypeError, AttributeError) as error:
-        raise AotgradTypeError(f"cannot read {type(source).__name__} by DLPack: {error}") from error
-    return wrap(arrays.native(array))  # type: ignore[no-any-return]
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """A tensor on the memory of any object with ``__dlpack__`` on the CPU, such as a torch tensor or a JAX array, or of a capsule; ``copy=True``: on its own."""
+    if device is not None:
+        Device(device)
+    array, bits = dlpack.read(ext_tensor.detach() if isinstance(ext_tensor, Tensor) else ext_tensor)
+    array = array if bits else arrays.native(array)
+    return wrap(array.copy("K") if copy else array)  # type: ignore[no-any-return]
