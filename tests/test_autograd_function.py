@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -419,6 +420,58 @@ def test_jvp_takes_zeros_for_what_does_not_move() -> None:
     assert (primal.tolist(), tangent.tolist()) == ([20.0, 42.0], [10.0, 14.0])
     assert gy.tolist() == [2.0, 2.0]
     assert gx is None or gx.tolist() == [0.0, 0.0]
+
+
+@Both
+@pytest.mark.parametrize("tangent", [lambda t: t.sum(), lambda t: ag.ones(3, 2, dtype=ag.float64), lambda t: t[:1]], ids=["fewer dims", "more dims", "shorter"])
+def test_tangents_of_another_shape_are_errors(wrap: Callable[..., Any], tangent: Callable[..., Any]) -> None:
+    """Of gradients what was broadcast is summed; a tangent has the shape of its output, in torch too."""
+    def lines(m: Any) -> Any:
+        class Twice(m.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                return x * 2
+
+            @staticmethod
+            def jvp(ctx: Any, t: Any) -> Any:
+                return tangent(t) if m is ag else m.ones(3, dtype=m.float64)
+
+        fw, x = importlib.import_module(f"{m.__name__}.autograd.forward_ad"), f64(m, [1.0, 2.0])
+        with fw.dual_level():
+            Twice.apply(fw.make_dual(x, x))
+        return Twice
+
+    assert same(lines)[0] == "error"
+
+    class Twice(ag.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def jvp(ctx: Any, t: Any) -> Any:
+            return tangent(t)
+
+    with pytest.raises(RuntimeError, match="invalid tangent"):
+        wrap(lambda x: ag.jvp(Twice.apply, (x,), (x,)))(XS)
+
+
+def test_backward_and_vjp_are_one_method_of_two_names() -> None:
+    def lines(m: Any) -> Any:
+        class Twice(m.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Any) -> Any:
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return g * 2
+
+            vjp = backward
+
+        Twice.apply(f64(m, [1.0, 2.0], True)).sum().backward()
+
+    assert same(lines, 38)[2] == "Implementing both 'backward' and 'vjp'"
 
 
 @Both

@@ -458,3 +458,50 @@ def test_hooks_of_saved_tensors_are_refused_where_a_program_is_traced() -> None:
         ag.compile(f)(x)
     ag.compile(copied)(x).backward()
     assert x.grad.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("way", ["eager", "compiled", "gradient inside"])
+def test_prehooks_of_nodes(way: str) -> None:
+    seen: list[Any] = []
+
+    def f(x: Any) -> Any:
+        y = x * x
+        y.register_hook(lambda g: g + 1)
+        assert y.grad_fn is not None and x.grad_fn is None
+        y.grad_fn.register_prehook(lambda cts: seen.append([c.tolist() for c in cts]) or (cts[0] * 5,))
+        return (y * 3).sum()
+
+    for _ in range(2):
+        x = ag.tensor([1.0, 2.0], requires_grad=True)
+        if way == "gradient inside":
+            g = ag.compile(ag.grad(f))(x)
+        else:
+            (f if way == "eager" else ag.compile(f))(x).backward()
+            g = x.grad
+        assert g.tolist() == [40.0, 80.0]
+    assert seen == [[[4.0, 4.0]]] * 2
+
+
+def test_a_prehook_returns_a_tuple() -> None:
+    def f(x: Any) -> Any:
+        y = x * x
+        y.grad_fn.register_prehook(lambda cts: cts[0])
+        return y.sum()
+
+    with pytest.raises(TypeError, match="tuple"):
+        ag.compile(f)(ag.ones(2, requires_grad=True)).backward()
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, y: y.grad_fn.register_hook(print), lambda x, y: y.grad_fn.next_functions, lambda x, y: y.grad_fn.name(), lambda x, y: y.grad_fn(y),
+    lambda x, y: y.split(1)[0].grad_fn.metadata, lambda x, y: ag.autograd.graph.register_multi_grad_hook((x, y), print),
+    lambda x, y: ag.autograd.graph.register_multi_grad_hook((x, y), print, mode="any"), lambda x, y: x.register_post_accumulate_grad_hook(print),
+], ids=["node hook", "next_functions", "name", "call", "metadata", "all", "any", "accumulated"])
+def test_what_cannot_be_honoured_is_refused(use: Any) -> None:
+    """Never passed over in silence; the line is told."""
+    def f(x: Any) -> Any:
+        use(x, x * x)
+        return x.sum()
+
+    with pytest.raises(NotImplementedError, match=r"test_hooks_compiled\.py:\d+: "):
+        ag.compile(f)(ag.ones(2, requires_grad=True))

@@ -208,11 +208,10 @@ class FunctionNode(Node, FunctionCtx):
 
 def _given(function: Any, name: str) -> Any:
     """A method if the Function has one of its own (``vjp`` is another name of ``backward``)."""
-    for n in ("backward", "vjp") if name == "backward" else (name,):
-        found = getattr(function, n)
-        if found is not getattr(Function, n):
-            return found
-    return None
+    given = [f for n in (("backward", "vjp") if name == "backward" else (name,)) if (f := getattr(function, n)) is not getattr(Function, n)]
+    if len(given) > 1:
+        raise AotgradRuntimeError("Implementing both 'backward' and 'vjp' for a custom Function is not allowed. You should only implement one of them.")
+    return given[0] if given else None
 
 
 def _gradients(found: Any, name: str, count: int) -> list[Any]:
@@ -442,7 +441,7 @@ def _apply_dual(cls: Any, args: Sequence[Any], split: bool) -> tuple[FunctionNod
     if _given(cls, "jvp") is not None:
         with _Showing(ctx, _at_level(ctx._forward_slots, primals, outs)):
             moved = _tangents(cls.jvp(ctx, *_filled(ctx, primals, tangents)), ctx.name, outs, ctx._constant)
-        moved = [t if t is None or not isinstance(o, Tensor) else fit(tensor_of(t, type(o)._value_type), o, ctx.name, j, "tangent") for j,
+        moved = [t if t is None or not isinstance(o, Tensor) else fit(tensor_of(t, type(o)._value_type), o, ctx.name, j, "tangent", exact=True) for j,
                  (o, t) in enumerate(zip(outs, moved))]
     else:
         moved = _pushed_by_backward(cls, ctx, primals, tangents, outs)

@@ -125,7 +125,8 @@ def _grad(outputs: Sequence[Any], inputs: Sequence[Any], cts: Sequence[Any] | No
     live = [(o, c) for o, c in zip(outputs, cts if cts is not None else [None] * len(outputs)) if o is not None and o.requires_grad]
     if not live:
         return (None,) * len(inputs)
-    return gradients.grad([o for o, _ in live], list(inputs), [c for _, c in live], retain_graph=keep, create_graph=create_graph, allow_unused=True)
+    found: tuple[Any, ...] = gradients.grad([o for o, _ in live], list(inputs), [c for _, c in live], retain_graph=keep, create_graph=create_graph, allow_unused=True)
+    return found
 
 
 def _filled(grads: Sequence[Any], like: Sequence[Any], strict: bool, create_graph: bool, stage: str) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ __all__ = ["grad"]
 def grad(
     outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: bool | None = None, create_graph: bool = False, allow_unused: bool | None = None,
     is_grads_batched: bool = False, materialize_grads: bool = False,
-) -> tuple[Any, ...]:
-    """The gradients of ``outputs`` (weighted by ``grad_outputs``) in ``inputs``, leaves or intermediates, as a tuple; no ``.grad`` changes.
+) -> Any:
+    """The gradients of ``outputs`` (weighted by ``grad_outputs``) in ``inputs``, leaves or intermediates, as a tuple (a dict where ``inputs`` is one); no ``.grad``
+    changes. Edges of the graph (``graph.get_gradient_edge``) may stand for tensors on both sides.
 
     An input the outputs do not depend on is an error, None with ``allow_unused``, or zeros with ``materialize_grads``. With ``is_grads_batched`` every one of
     ``grad_outputs`` has
@@ -34,6 +35,8 @@ def grad(
     >>> ag.autograd.grad((x * x).sum(), x)
     (tensor([2., 4.]),)
     """
+    if isinstance(inputs, Mapping):
+        return dict(zip(inputs, grad(outputs, list(inputs.values()), grad_outputs, retain_graph, create_graph, allow_unused, is_grads_batched, materialize_grads)))
     outs, ins, cts = _many(outputs), _many(inputs), None if grad_outputs is None else _many(grad_outputs)
     options = {"create_graph": create_graph, "allow_unused": allow_unused, "materialize_grads": materialize_grads}
     if backward.traced(*outs):

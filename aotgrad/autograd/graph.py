@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from aotgrad.frontend.trace import current, user_loc
+from aotgrad.frontend.trace import Traced, current, user_loc
 from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import Node, RemovableHandle, cell_of, edge_of
@@ -129,6 +129,9 @@ def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., Any], *, 
     """
     if mode not in ("all", "any"):
         raise AotgradValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+    if any(isinstance(t, Traced) for t in tensors):
+        raise AotgradNotImplementedError(f"{user_loc()}: register_multi_grad_hook: values in a compiled function have no pass of their own to be waited for; register a "
+                                         "hook on each of them, or register it outside of the function on its arguments and results")
     lock = threading.Lock()
     found: dict[int, Any] = {}
     passes: list[object] = []

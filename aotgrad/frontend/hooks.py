@@ -25,10 +25,10 @@ from .pytree import tree_flatten
 from .rules import Rule, call_traced
 from .trace import Traced, user_loc
 
-__all__ = ["HookFunction", "register_hook", "retain_grad"]
+__all__ = ["HookFunction", "TracedNode", "grad_fn", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"]
 
 Hook = Callable[[Any], Any]
-_plain, _retain = Tensor.register_hook, Tensor.retain_grad
+_plain, _retain, _after, _node = Tensor.register_hook, Tensor.retain_grad, Tensor.register_post_accumulate_grad_hook, Tensor.__dict__["grad_fn"].fget
 
 
 class HookFunction(HostFunction):
@@ -93,6 +93,67 @@ def retain_grad(self: Any) -> None:
         raise AotgradNotImplementedError(f"{user_loc()}: retain_grad: a value inside a compiled function has no .grad afterwards; return it from the function and call "
                                          "retain_grad on the result, or take its gradient with register_hook")
     _retain(self)
+
+
+def register_post_accumulate_grad_hook(self: Any, hook: Hook) -> RemovableHandle:
+    """Calls ``hook(tensor)`` when a gradient was added to ``tensor.grad``. For leaves, and outside of compiled functions."""
+    if isinstance(self, Traced):
+        raise AotgradNotImplementedError(f"{user_loc()}: register_post_accumulate_grad_hook: a value inside a compiled function has no .grad that would be added to; "
+                                         "register it on the tensor outside")
+    return _after(self, hook)
+
+
+def grad_fn(self: Any) -> Any:
+    """The node that made this tensor; None for leaves."""
+    return TracedNode(self) if isinstance(self, Traced) and self.requires_grad and not self.is_leaf else _node(self)
+
+
+class TracedNode:
+    """What stands for the node of a traced value: the graph is made when the compiled function is called, and is another."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def register_prehook(self, hook: Hook) -> RemovableHandle:
+        """Calls ``hook(grad_outputs)`` as a hook of the tensor does, behind those that this has."""
+        made = self._tensor._value.op
+        if made is not None and len(made.results) > 1:
+            self._refuse("register_prehook of an operation with several results")
+
+        def before(grad: Any) -> Any:
+            found = hook((grad,))
+            if found is not None and (type(found) is not tuple or len(found) != 1):
+                raise AotgradTypeError(f"a prehook returns None or a tuple of one gradient per output of the node, but got {type(found).__name__}")
+            return None if found is None else found[0]
+        return register_hook(self._tensor, functools.wraps(hook)(before))
+
+    def register_hook(self, hook: Hook) -> RemovableHandle:
+        """Not there."""
+        return self._refuse("register_hook")  # type: ignore[no-any-return]
+
+    def __call__(self, *cts: Any) -> Any:
+        return self._refuse("a call")
+
+    @property
+    def name(self) -> Any:
+        """Not there."""
+        return self._refuse("name")
+
+    @property
+    def next_functions(self) -> Any:
+        """Not there."""
+        return self._refuse("next_functions")
+
+    @property
+    def metadata(self) -> Any:
+        """Not there."""
+        return self._refuse("metadata")
+
+    def _refuse(self, what: str) -> Any:
+        raise AotgradNotImplementedError(f"{user_loc()}: grad_fn in a compiled function: {what} is not there, the graph is made at the call: use hooks of the tensors, "
+                                         "register_prehook, or the node of the function's result")
 
 
 def _register_dual(x: Any, hook: Hook) -> RemovableHandle:

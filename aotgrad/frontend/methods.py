@@ -484,11 +484,11 @@ def _type_as(self: Any, other: Any) -> Any:
 
 
 def _to_dtype(name: str, dtype: str) -> Method:
-    def convert(self: Any) -> Any:
-        return _cast(self, dtype)
+    def convert(self: Any, memory_format: Any = None) -> Any:
+        return _cast(self, dtype) if memory_format is None else _to(self, dtype, memory_format=memory_format)
 
-    convert.__doc__ = (f"The tensor as {dtype}, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what "
-                       "is behind the point. The gradient comes back in the dtype of the tensor.")
+    convert.__doc__ = (f"The tensor as {dtype}, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. "
+                       "Floats become integers by leaving out what is behind the point. The gradient comes back in the dtype of the tensor.")
     return convert
 
 
@@ -496,7 +496,8 @@ def _extra_methods() -> dict[str, Any]:
     out: dict[str, Any] = {
         "T": property(_no_dim, doc="All dims in reverse order."), "mT": property(_matrix_transpose, doc="The last two dims exchanged."),
         "at": property(indexing.At, doc="``x.at[i].set(v)`` and its kin: updated copies."), "clone": _clone,
-        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "detach": ledger.detach, "detach_": ledger.detach_, "backward": backward.method,
+        "register_hook": hooks.register_hook, "retain_grad": hooks.retain_grad, "grad_fn": property(hooks.grad_fn, doc=hooks.grad_fn.__doc__),
+        "register_post_accumulate_grad_hook": hooks.register_post_accumulate_grad_hook, "detach": ledger.detach, "detach_": ledger.detach_, "backward": backward.method,
         "data": property(ledger.get_data, ledger.set_data(inplace.store), doc=ledger.get_data.__doc__),
         "grad": property(ledger.get_grad, ledger.set_grad, lambda self: ledger.set_grad(self, None), doc=ledger.get_grad.__doc__),
         "contiguous": contiguous, "to": _to, "type": _type,

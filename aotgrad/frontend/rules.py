@@ -147,7 +147,7 @@ def _trace_rules(rule: Rule, inner: Trace, cls: type[Any], flat: Sequence[Any], 
             full[i] = t
         found = rule.pushed(full)
         like = [cls._of(inner, o) for o in outs]
-        return [_zeros(like[j], cls) if found[j] is None else fit(_traced(found[j], cls), like[j], rule.name, j, "tangent", rule.through) for j in parts.cts]
+        return [_zeros(like[j], cls) if found[j] is None else fit(_traced(found[j], cls), like[j], rule.name, j, "tangent", exact=True) for j in parts.cts]
 
     here = [outs[j].type for j in parts.cts]
     there = [inner.block.args[i].type for i in moving]

@@ -193,8 +193,8 @@ class TensorMethods:
         """1 with the probability that each element is (or with ``p``, in the shape of ``input``), else 0."""
     def bernoulli_(self, p: _float = ..., *, generator: Any = ...) -> Tensor:
         """Every element becomes 1 with probability ``p`` (a number, or a tensor with that of each), else 0. In place."""
-    def bfloat16(self) -> Tensor:
-        """The tensor as bfloat16, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def bfloat16(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as bfloat16, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. ..."""
     def bincount(self, weights: Any = ..., minlength: _int = ...) -> Tensor:
         """How often each whole number from 0 stands in a vector, or the sum of its weights."""
     def bitwise_and(self, other: Operand) -> Tensor:
@@ -223,26 +223,26 @@ class TensorMethods:
         """Bitwise xor of integers or bools. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another ..."""
     def bmm(self, other: Operand) -> Tensor:
         """Batched matrix product."""
-    def bool(self) -> Tensor:
-        """The tensor as bool, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def bool(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as bool, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def broadcast_to(self, *sizes: Any) -> Tensor:
         """x broadcast to ``shape`` (torch's expand)."""
-    def byte(self) -> Tensor:
-        """The tensor as uint8, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def byte(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as uint8, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def cbrt(self) -> Tensor:
         """Real cube root; its derivative at 0 is inf when nothing masks it."""
     def cbrt_(self) -> Tensor:
         """Real cube root; its derivative at 0 is inf when nothing masks it. In place: the result is written into the tensor, which is returned. Shape and ..."""
-    def cdouble(self) -> Tensor:
-        """The tensor as complex128, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what ..."""
+    def cdouble(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as complex128, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. ..."""
     def ceil(self) -> Tensor:
         """Smallest integer not below x."""
     def ceil_(self) -> Tensor:
         """Smallest integer not below x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
-    def cfloat(self) -> Tensor:
-        """The tensor as complex64, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
-    def char(self) -> Tensor:
-        """The tensor as int8, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def cfloat(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as complex64, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. ..."""
+    def char(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as int8, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """About equal pieces along ``dim``."""
     def clamp(self, min: Operand | None = ..., max: Operand | None = ...) -> Tensor:
@@ -315,8 +315,8 @@ class TensorMethods:
         """x / y (true division of floats); ``rounding_mode``: 'trunc' or 'floor'. In place: the result is written into the tensor, which is returned. Shape ..."""
     def dot(self, other: Operand) -> Tensor:
         """Inner product of two vectors (as a NumPy function: NumPy's dot)."""
-    def double(self) -> Tensor:
-        """The tensor as float64, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def double(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as float64, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. ..."""
     def dsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """``tensor_split`` along dim 2, in equal parts where a number says how many."""
     def eq(self, other: Operand) -> Tensor:
@@ -369,8 +369,8 @@ class TensorMethods:
         """Columns in reverse order."""
     def flipud(self) -> Tensor:
         """Rows in reverse order."""
-    def float(self) -> Tensor:
-        """The tensor as float32, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def float(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as float32, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. ..."""
     def float_power(self, exponent: Any) -> Tensor:
         """``input ** exponent``, in float64."""
     def float_power_(self, exponent: Any) -> Tensor:
@@ -415,8 +415,8 @@ class TensorMethods:
         """x > y, elementwise."""
     def gt_(self, other: Operand) -> Tensor:
         """x > y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
-    def half(self) -> Tensor:
-        """The tensor as float16, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def half(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as float16, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. ..."""
     def hardshrink(self, lambd: _float = ...) -> Tensor:
         """x where its absolute value is above ``lambd``, else 0."""
     def heaviside(self, values: Operand) -> Tensor:
@@ -447,8 +447,8 @@ class TensorMethods:
         """Slices of x along ``dim``, at the places of ``index``."""
     def inner(self, other: Operand) -> Tensor:
         """Inner product of two vectors (torch's dot)."""
-    def int(self) -> Tensor:
-        """The tensor as int32, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def int(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as int32, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def is_nonzero(self) -> _bool:
         """Whether a tensor of one element holds another number than 0; of more or fewer elements that is an error."""
     def is_same_size(self, other: Operand) -> _bool:
@@ -529,8 +529,8 @@ class TensorMethods:
         """``logit``, written into the tensor."""
     def logsumexp(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
         """log of the sum of exponentials; all -inf gives -inf with gradient 0."""
-    def long(self) -> Tensor:
-        """The tensor as int64, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def long(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as int64, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def lt(self, other: Operand) -> Tensor:
         """x < y, elementwise."""
     def lt_(self, other: Operand) -> Tensor:
@@ -689,8 +689,8 @@ class TensorMethods:
         """-1, 0 or 1; NaN stays."""
     def sgn_(self) -> Tensor:
         """-1, 0 or 1; NaN stays. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of ..."""
-    def short(self) -> Tensor:
-        """The tensor as int16, in the same shape and memory order: itself where it has that dtype already. Floats become integers by leaving out what is ..."""
+    def short(self, memory_format: Any = ...) -> Tensor:
+        """The tensor as int16, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def sigmoid(self) -> Tensor:
         """1 / (1 + e ** -x)."""
     def sigmoid_(self) -> Tensor:

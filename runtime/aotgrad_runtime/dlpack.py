@@ -17,7 +17,7 @@ __all__ = ["exported", "read"]
 Array = np.ndarray[Any, Any]
 _name_of: Final = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _address_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
-_TENSOR_AT: Final = {b"dltensor": 0, b"dltensor_versioned": 32}  # where the tensor begins in what a capsule of this name points to: after version, owner, deleter and flags
+_TENSOR_AT: Final = {b"dltensor": 0, b"dltensor_versioned": 32}  # where the tensor begins in what a capsule of this name points to: after version, owner, deleter, flags
 _DEVICE_AT, _KIND_AT = 8, 20  # in the tensor: after its address; after device and rank
 _UINT, _BFLOAT = 1, 4  # kinds of numbers, a byte each; the next byte counts their bits
 

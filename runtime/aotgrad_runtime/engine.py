@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from . import modes, profiler, recording, tape
-from .errors import AotgradArgumentError, AotgradRuntimeError, AotgradTypeError
+from .errors import AotgradArgumentError, AotgradIndexError, AotgradRuntimeError, AotgradTypeError
 from .tape import AccumulateGrad, Node, Value
 
 __all__ = ["backward", "grad"]
@@ -219,7 +219,7 @@ def accumulated(leaf: Value) -> None:
 def _execute(
     tensors: Sequence[Value], seeds: Sequence[Any], targets: Sequence[Value] | None, keep: bool, create_graph: bool, adds: bool = True,
 ) -> list[Any]:
-    roots = [tape.edge_of(t) for t in tensors]
+    roots = [t if isinstance(t, tuple) else tape.edge_of(t) for t in tensors]
     run = _Run(roots, None if targets is None else [t if isinstance(t, tuple) else tape.edge_of(t) for t in targets], keep, adds)
     for (node, index), seed in zip(roots, seeds):
         assert node is not None  # checked by _seed
@@ -249,7 +249,7 @@ def _as_tensors(given: Any, what: str) -> list[Any]:
     return tensors
 
 
-def _as_targets(given: Any) -> list[Any]:
+def _as_ends(given: Any, what: str) -> list[Any]:
     """Tensors, or edges ``(node, output)``."""
     def edge(t: Any) -> bool:
         return isinstance(t, tuple) and len(t) == 2 and isinstance(t[0], Node)
@@ -257,8 +257,8 @@ def _as_targets(given: Any) -> list[Any]:
     if edge(given):
         return [given]
     if isinstance(given, Sequence) and any(map(edge, given)):
-        return [t if edge(t) else _as_tensors(t, "inputs")[0] for t in given]
-    return _as_tensors(given, "inputs")
+        return [t if edge(t) else _as_tensors(t, what)[0] for t in given]
+    return _as_tensors(given, what)
 
 
 def _as_seeds(given: Any, count: int, what: str) -> list[Any]:
@@ -283,7 +283,13 @@ def _one(dtype: Any) -> Any:
 
 
 def _seed(place: int, output: Any, seed: Any) -> Any:
-    """The cotangent an output starts with, checked."""
+    """The cotangent an output starts with, checked. Of an edge only its node knows more."""
+    if isinstance(output, tuple):
+        if seed is None:
+            raise AotgradRuntimeError(f"grad can be implicitly created only for scalar outputs; give the gradient of element {place}, which is an edge of the graph")
+        if not 0 <= output[1] < output[0].outputs:
+            raise AotgradIndexError(f"element {place} is output {output[1]} of {output[0].name}, which has {output[0].outputs}")
+        return seed
     if not output._requires_grad:
         raise AotgradRuntimeError(
             f"element {place} of tensors does not require grad and does not have a grad_fn; set requires_grad=True on its inputs before computing it")
@@ -312,7 +318,7 @@ def backward(
     ``create_graph``) keeps what the graph saved, so that it can be walked again; ``create_graph`` records the backward pass. Raises
     ``AotgradRuntimeError`` for an output without graph, a non-scalar without gradient, a wrong shape, or a graph already freed.
     """
-    outputs = _as_tensors(tensors, "tensors")
+    outputs = _as_ends(tensors, "tensors")
     seeds = [_seed(i, t, s) for i, (t, s) in enumerate(zip(outputs, _as_seeds(grad_tensors, len(outputs), "grad_tensors")))]
     keep = create_graph if retain_graph is None else bool(retain_graph)
     if inputs is None:
@@ -359,8 +365,8 @@ def grad(
     """
     if materialize_grads and allow_unused is False:
         raise AotgradArgumentError("Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False.")
-    tensors = _as_tensors(outputs, "outputs")
-    wanted = _as_targets(inputs)
+    tensors = _as_ends(outputs, "outputs")
+    wanted = _as_ends(inputs, "inputs")
     if not wanted:
         raise AotgradRuntimeError("`inputs` argument to `grad()` cannot be empty. Give the tensors whose gradients are wanted.")
     seeds = [_seed(i, t, s) for i, (t, s) in enumerate(zip(tensors, _as_seeds(grad_outputs, len(tensors), "grad_outputs")))]
