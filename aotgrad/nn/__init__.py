@@ -6,7 +6,7 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradAttributeError
 
-from . import functional
+from . import functional, init, utils
 from .activations import (
     CELU,
     ELU,
@@ -44,10 +44,10 @@ __all__ = [
     "Flatten", "GroupNorm", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU", "Linear",
     "LogSigmoid", "LogSoftmax", "MSELoss", "Mish", "Module", "ModuleDict", "ModuleList", "NLLLoss", "PReLU", "Parameter", "ParameterDict", "ParameterList", "RMSNorm",
     "ReLU", "ReLU6", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold",
-    "GRU", "GRUCell", "LSTM", "LSTMCell", "MultiheadAttention", "RNN", "RNNCell", "TransformerEncoder", "TransformerEncoderLayer", "functional",
+    "GRU", "GRUCell", "LSTM", "LSTMCell", "MultiheadAttention", "RNN", "RNNCell", "TransformerEncoder", "TransformerEncoderLayer", "functional", "init", "utils",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    raise AotgradAttributeError(f"module 'aotgrad.nn' has no attribute {name!r}; it has {', '.join(__all__[:-1])}. More functions than these have modules are in "
+    raise AotgradAttributeError(f"module 'aotgrad.nn' has no attribute {name!r}; it has {', '.join(__all__[:-3])}. More functions than these have modules are in "
                                 "aotgrad.nn.functional, for a Module of your own")
