@@ -240,10 +240,13 @@ def resolve(spec, args, held):
         owner = obj
         obj = call(T.PyObject_GetAttr, owner, i64[name])
         call(T.Py_DecRef, owner)
+        name += 8
         if obj == 0:
             call(T.PyErr_Clear)
-            return 0
-        name += 8
+            if (i64[spec + ARG.absent] == 0) | (name != end):
+                return 0
+            obj = i64[spec + ARG.type]  # what stands for an attribute that is not there
+            call(T.Py_IncRef, obj)
     if i64[spec + ARG.method] != 0:
         # The function behind a method, without making the bound method where the object has none of its own.
         owner = obj

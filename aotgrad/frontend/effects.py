@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.call import Fixed
+from aotgrad_runtime.call import ABSENT, Fixed
 from aotgrad_runtime.errors import AotgradTypeError, AotgradWarning
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
 from . import leaks
 from .pytree import tree_flatten, tree_unflatten
-from .sources import Path, put, read
+from .sources import Path, attribute, put, read
 from .trace import Trace, Traced, TracedSize, plain_size, raised_at
 from .watch import print_of, survey
 
@@ -82,11 +82,11 @@ class Before:
     """What the function ``f`` can name (and ``holders``, its arguments), before it runs."""
 
     def __init__(self, f: Callable[..., Any], holders: Sequence[Any]) -> None:
-        found, _ = survey(f, holders)
+        found = [(path, value) for path, value in survey(f, holders)[0] if value is not ABSENT]  # what comes new is seen below
         self.places = [(path, value, print_of(value)) for path, value in found if path.steps or not isinstance(value, np.ndarray)]
         containers = {id(v): (path, v) for path, v in reversed(found) if type(v) in _CONTAINERS}
         self.containers = [(path, v, v.copy()) for path, v in containers.values()]
-        objects = {id(v): v for _, v in found if not isinstance(v, (type, ModuleType, FunctionType, np.ndarray, Tensor)) and type(getattr(v, "__dict__", None)) is dict}
+        objects = {id(v): v for _, v in found if not isinstance(v, (type, ModuleType, FunctionType, np.ndarray, Tensor)) and type(attribute(v, "__dict__")) is dict}
         self.fields = [(v.__dict__, set(v.__dict__)) for v in objects.values()]
         self.iterators = [(path, value, _place_of(value)) for path, value in found if isinstance(value, Iterator)]
         self.arrays: list[tuple[Path, Any, Any]] = []

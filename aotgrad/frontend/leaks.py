@@ -12,6 +12,7 @@ from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from .pytree import TreeDef
+from .sources import attribute
 from .trace import Trace, Traced
 
 __all__ = ["check", "reached", "result_paths"]
@@ -76,11 +77,11 @@ def _parts(x: Any) -> Iterator[tuple[str, Any]]:
             except ValueError:
                 continue
     else:
-        yield from ((f".{k}", getattr(x, k)) for k in ("__self__", "func", "args", "keywords") if hasattr(x, k))
-        yield from ((f".{k}", v) for k, v in getattr(x, "__dict__", {}).items())
+        yield from ((f".{k}", v) for k in ("__self__", "func", "args", "keywords") if (v := attribute(x, k)) is not None)
+        yield from ((f".{k}", v) for k, v in attribute(x, "__dict__", {}).items())
         for k in [k for c in type(x).__mro__ for k in _slots(c)]:
-            if hasattr(x, k):
-                yield f".{k}", getattr(x, k)
+            if (v := attribute(x, k)) is not None:
+                yield f".{k}", v
 
 
 def _slots(c: type) -> Sequence[str]:

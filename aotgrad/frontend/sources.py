@@ -12,7 +12,7 @@ from aotgrad_runtime.call import Attr, Cell, Fixed, Global
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
-__all__ = ["Argument", "GradOf", "Item", "Path", "fast", "locate", "memory_of", "plain", "put", "read", "shown"]
+__all__ = ["Argument", "GradOf", "Item", "Path", "attribute", "fast", "locate", "memory_of", "plain", "put", "read", "shown"]
 
 
 @record(frozen=True)
@@ -70,6 +70,14 @@ def shown(source: Any) -> str:
     return source.key if isinstance(source, Global) else "a closure variable" if isinstance(source, Cell) else str(source)
 
 
+def attribute(x: Any, name: str, default: Any = None) -> Any:
+    """``getattr`` of any object of the user's: a ``__getattr__`` may fail as it likes."""
+    try:
+        return getattr(x, name, default)
+    except Exception:
+        return default
+
+
 def memory_of(x: Any) -> Any:
     """The object that owns the memory of an array or tensor: views of one array have the same."""
     x = x._data if isinstance(x, Tensor) else x
@@ -99,10 +107,10 @@ def locate(obj: Any, f: Callable[..., Any], holders: Sequence[Any] = ()) -> Any:
         if id(fn) in seen:
             continue
         seen.add(id(fn))
-        fn = getattr(fn, "__wrapped__", fn)
-        owner = getattr(fn, "__self__", None)
-        fn = getattr(fn, "__func__", fn)
-        code = getattr(fn, "__code__", None)
+        fn = attribute(fn, "__wrapped__", fn)
+        owner = attribute(fn, "__self__")
+        fn = attribute(fn, "__func__", fn)
+        code = attribute(fn, "__code__")
         if code is None:
             call = type(fn).__call__
             if owner is None and hasattr(call, "__code__"):
@@ -127,7 +135,7 @@ def _search(obj: Any, fn: Any, code: Any, owner: Any, work: list[Any]) -> Any:
         if value is obj:
             return source
     for source, value in roots:
-        if callable(value) and (hasattr(value, "__code__") or hasattr(value, "__wrapped__")):
+        if callable(value) and (attribute(value, "__code__") or attribute(value, "__wrapped__")):
             work.append(value)
         path = _attribute(obj, value)
         if path is not None:
@@ -145,7 +153,7 @@ def _attribute(obj: Any, root: Any) -> tuple[str, ...] | None:
     for _ in range(_DEPTH):
         below: list[tuple[tuple[str, ...], Any]] = []
         for path, at in level:
-            fields = getattr(at, "__dict__", None)
+            fields = attribute(at, "__dict__")
             if not isinstance(fields, dict) or isinstance(at, (type, ModuleType, FunctionType, np.ndarray, Tensor)):
                 continue
             for name, value in fields.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import dis
 import enum
 import functools
 import inspect
@@ -21,21 +22,22 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.call import ArgSpec, Cell, Fixed, Global
+from aotgrad_runtime.call import ABSENT, ArgSpec, Cell, Fixed, Global
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
 from .contents import Content
-from .sources import Path, locate, plain, read
+from .sources import Path, attribute, locate, plain, read
 from .static import static_key
 from .trace import Traced
 
 __all__ = ["RENEWED", "Watch", "find_inputs", "is_defaults", "listed", "print_of", "survey", "watch"]
 
-_MISSING = object()
+_MISSING = ABSENT
 RENEWED = object()  # in place of an object that every call replaces
 _DEPTH, _BREADTH, _ITEMS, _SPECS = 5, 2000, 256, 64
-_FOREIGN = frozenset(("numpy", "aotgrad", "aotgrad_runtime", "builtins", "scipy", *sys.stdlib_module_names)) - {"__main__", "types", "functools", "collections"}
+_FOREIGN = frozenset(("numpy", "aotgrad", "aotgrad_runtime", "builtins", "scipy", *sys.stdlib_module_names)) - {
+    "__main__", "types", "functools", "collections", "argparse"}  # whose objects hold a user's own
 _BUFFERS = (bytearray, memoryview, array.array)
 _MUTABLE = (list, dict, set, deque, *_BUFFERS)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
@@ -45,16 +47,42 @@ def _foreign(name: Any) -> bool:
     return isinstance(name, str) and name.partition(".")[0] in _FOREIGN
 
 
+def _elsewhere(fn: FunctionType) -> bool:
+    """Whether a function is not the user's; ``functools.wraps`` gives it the module of another, its globals stay its own."""
+    return _foreign(fn.__globals__.get("__name__"))
+
+
 def listed(value: Any) -> bool:
     """Whether an object says itself what it is made of (modules do): ``_ag_parts()`` gives names of attributes, ``_ag_form()`` what a trace depends on besides them."""
     return hasattr(type(value), "_ag_parts")
 
 
 def _names(code: CodeType) -> Iterator[str]:
+    """Names in the code; where it asks for attributes by text, texts that may be such names; and which of those (``?name``) it may look for in vain."""
     yield from code.co_names
+    asks, tries = not _ASKS.isdisjoint(code.co_names), "AttributeError" in code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _names(inner)
+        elif asks and isinstance(inner, str) and inner.isidentifier():
+            yield from (inner, f"?{inner}")
+    if tries:
+        yield from (f"?{i.argval}" for i in dis.get_instructions(code) if i.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+
+
+_ASKS = frozenset(("getattr", "hasattr", "attrgetter", "methodcaller", "vars", "__dict__"))
+_WHOLE = frozenset(("vars", "__dict__", "asdict", "astuple", "fields"))  # what reads all attributes of an object
+_IMPLICIT = frozenset(f"__{name}__" for name in (
+    *(f"{way}{op}" for way in ("", "r", "i")
+      for op in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "and", "or", "xor", "lshift", "rshift")),
+    "neg", "pos", "abs", "invert", "lt", "le", "eq", "ne", "gt", "ge", "bool", "float", "int", "index", "complex", "round", "call", "iter", "next", "reversed", "len",
+    "getitem", "missing", "contains", "enter", "exit", "get", "getattr", "getattribute", "array", "array_ufunc", "array_function")) | {"forward"}
+_HOLDS_CODE = (functools.cached_property, functools.partialmethod, functools.singledispatchmethod)
+
+
+def _wrapped(fn: Any) -> Any:
+    """What a decorated function stands for; looked up without the object's own ways, which may fail."""
+    return inspect.getattr_static(fn, "__wrapped__", None)
 
 
 class _Survey:
@@ -65,6 +93,8 @@ class _Survey:
         self.found: list[tuple[Path, Any]] = []
         self.seen: set[int] = set()
         self.functions: dict[int, FunctionType] = {}
+        self.wrappers: set[int] = set()
+        self.root = True
         self.work: deque[tuple[Path, Any]] = deque((Path(Fixed(h)), h) for h in holders)
         self.function(f)
         while self.work and len(self.found) < _BREADTH:
@@ -76,11 +106,14 @@ class _Survey:
 
     def function(self, fn: Any) -> None:
         """The names that the code of a function reads, and what it is bound to."""
-        fn = inspect.unwrap(fn)
         if isinstance(fn, MethodType):
             self.work.append((Path(Fixed(fn.__self__)), fn.__self__))
-            fn = inspect.unwrap(fn.__func__)
-        code = getattr(fn, "__code__", None)
+            fn = fn.__func__
+        inner = _wrapped(fn)
+        if inner is not None and id(fn) not in self.wrappers:
+            self.wrappers.add(id(fn))
+            self.function(inner)
+        code = attribute(fn, "__code__")
         if code is None:
             if isinstance(fn, functools.partial) or (not isinstance(fn, type) and inspect.isfunction(inspect.getattr_static(type(fn), "__call__", None))):
                 self.work.append((Path(Fixed(fn)), fn))
@@ -88,7 +121,7 @@ class _Survey:
         if id(fn) in self.functions:
             return
         self.functions[id(fn)] = fn
-        foreign = _foreign(getattr(fn, "__module__", None))
+        foreign = _elsewhere(fn)
         for cell in fn.__closure__ or ():
             try:
                 value = cell.cell_contents
@@ -98,7 +131,8 @@ class _Survey:
                 self.work.append((Path(Cell(cell)), value))
         if foreign:
             return
-        for name in _FUNCTION_PARTS if len(self.functions) > 1 else _FUNCTION_PARTS[:2]:  # reloading tools give functions new code
+        parts, self.root = _FUNCTION_PARTS[:2] if self.root else _FUNCTION_PARTS, False
+        for name in parts:  # reloading tools give functions new code
             if (held := getattr(fn, name, None)) is not None:  # they are compared by identity; what they hold is looked at below
                 self.seen.add(id(held))
                 self.work.append((Path(Fixed(fn)).attribute(name), held))
@@ -119,9 +153,9 @@ class _Survey:
         elif isinstance(value, functools.partial):
             self.function(value.func)
             self.work.extend((path.attribute(n), getattr(value, n)) for n in ("args", "keywords"))
-        elif isinstance(value, (FunctionType, MethodType)) or hasattr(value, "__wrapped__"):
+        elif isinstance(value, (FunctionType, MethodType)) or _wrapped(value) is not None:
             self.function(value)
-            if isinstance(value, FunctionType) and not _foreign(value.__module__):
+            if isinstance(value, FunctionType) and not _elsewhere(value):
                 self.work.extend((path.attribute(n), vars(value)[n]) for n in sorted(self.known & vars(value).keys()))
         elif isinstance(value, ModuleType):
             if not _foreign(value.__name__):
@@ -132,31 +166,57 @@ class _Survey:
     def attributes(self, path: Path, value: Any) -> None:
         """Attributes of an object or a class that the code names: from the object, its class, slots, and properties."""
         kind = value if isinstance(value, type) else type(value)
-        there = {n for k in kind.__mro__ if not _foreign(k.__module__) for n in vars(k)} | getattr(value, "__dict__", {}).keys()
-        for name in sorted(there & (self.known | {"__call__", "forward"})):
-            found = inspect.getattr_static(value, name, _MISSING)
-            if isinstance(found, (staticmethod, classmethod)):
-                found = found.__func__
-            if isinstance(found, property):
-                if found.fget is not None:
-                    self.function(found.fget)
-                if isinstance(value, type):
-                    continue
-            elif isinstance(found, FunctionType):
-                self.method(path, value, name, found)
-                continue
-            elif found is _MISSING or (callable(found) and name.startswith("__")) or (hasattr(found, "__get__") and not isinstance(found, MemberDescriptorType)):
-                continue
-            try:
-                self.work.append((path.attribute(name), getattr(value, name)))
-            except Exception:  # an unset slot, or a property that does not work now
-                continue
+        own = attribute(value, "__dict__", {}).keys()
+        there = {n for k in kind.__mro__ if not _foreign(k.__module__) for n in vars(k)} | own
+        wanted = self.known | _IMPLICIT
+        if not isinstance(value, type):
+            wanted |= own if not _WHOLE.isdisjoint(self.known) else set()
+            asked = {n[1:] for n in self.known if n.startswith("?")} - there
+            self.found.extend((path.attribute(n), _MISSING) for n in sorted(asked) if inspect.getattr_static(value, n, _MISSING) is _MISSING)
+        for name in sorted(there & wanted):
+            for found, where in self.definitions(kind, name):
+                self.definition(Path(Fixed(where)), where, name, found)
+            self.definition(path, value, name, inspect.getattr_static(value, name, _MISSING))
 
+    def definitions(self, kind: type, name: str) -> Iterator[tuple[Any, type]]:
+        """Where the classes behind the first have the name too, which ``super()`` reaches."""
+        if "super" in self.known:
+            having = [k for k in kind.__mro__ if name in vars(k) and not _foreign(k.__module__)]
+            yield from ((vars(k)[name], k) for k in having[1:])
+
+    def definition(self, path: Path, value: Any, name: str, found: Any) -> None:
+        """What an object or a class has under a name."""
+        if isinstance(found, (staticmethod, classmethod)):
+            found = found.__func__
+        if isinstance(found, property):
+            if found.fget is not None:
+                self.function(found.fget)
+            if isinstance(value, type):
+                return
+        elif isinstance(found, FunctionType):
+            self.method(path, value, name, found)
+            return
+        elif isinstance(found, _HOLDS_CODE):
+            for part in (*getattr(getattr(found, "dispatcher", None), "registry", {}).values(), found.func):
+                self.function(part)
+            if not isinstance(found, functools.cached_property) or isinstance(value, type):
+                return
+        elif found is _MISSING or (callable(found) and name.startswith("__")):
+            return
+        elif hasattr(type(found), "__get__") and not isinstance(found, MemberDescriptorType):
+            if not _foreign(type(found).__module__):
+                self.work.append((Path(Fixed(found)), found))
+                self.function(inspect.getattr_static(type(found), "__get__"))
+            return
+        try:
+            self.work.append((path.attribute(name), getattr(value, name)))
+        except Exception:  # an unset slot, or a property that does not work now
+            return
 
     def method(self, path: Path, value: Any, name: str, found: FunctionType) -> None:
         """A function that is reached through an object or its class: there it may be replaced, and the object may get one of its own."""
         self.function(found)
-        if _foreign(found.__module__):
+        if _elsewhere(found) or name in _IMPLICIT and not name.startswith(("__call", "forward")):
             return
         if name.startswith("__") and not isinstance(value, type):  # operators look at the class alone
             path, value = path.attribute("__class__"), type(value)
@@ -216,7 +276,7 @@ def print_of(value: Any) -> Any:
         return (type(value), tuple(static_key(k) for k in value), tuple([static_key(v) if isinstance(v, _PLAIN) else id(v) for v in beyond]))
     if listed(value):
         return value._ag_form()
-    if isinstance(value, (FunctionType, type, enum.Enum, np.dtype)) or callable(value) or _foreign(type(value).__module__) or not hasattr(value, "__dict__"):
+    if isinstance(value, (FunctionType, type, enum.Enum, np.dtype)) or callable(value) or _foreign(type(value).__module__) or attribute(value, "__dict__") is None:
         return static_key(value) if isinstance(value, np.dtype) else ("is", id(value))
     return type(value)
 
@@ -237,7 +297,7 @@ def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
     now = _read(path)
     if obj is RENEWED:
         return bool(print_of(now) == seen)
-    if is_defaults(path):
+    if is_defaults(path) or obj is _MISSING:
         return now is obj
     if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE) or listed(now)) and print_of(now) != seen:
         return False
@@ -311,7 +371,7 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Seque
     for path, value in found:
         if isinstance(value, (ModuleType, Traced)):
             continue
-        plain_value = isinstance(value, _PLAIN)
+        plain_value = isinstance(value, _PLAIN) or value is _MISSING
         if not plain_value:
             groups.setdefault(id(value), []).append((path, value))
         if id(value) in captured:

@@ -4,8 +4,9 @@ One generic machine-code trampoline (``machine``) serves all functions; where it
 """
 
 from .function import Function, make_callable, prebind
-from .spec import ArgSpec, Attr, Cell, Dim, Fixed, Global, Instance, OutSpec, Source, Sym, default_on_error, failure
+from .spec import ABSENT, ArgSpec, Attr, Cell, Dim, Fixed, Global, Instance, OutSpec, Source, Sym, default_on_error, failure
 
 __all__ = [
-    "ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Function", "Global", "Instance", "OutSpec", "Source", "Sym", "default_on_error", "failure", "make_callable", "prebind",
+    "ABSENT", "ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Function", "Global", "Instance", "OutSpec", "Source", "Sym", "default_on_error", "failure", "make_callable",
+    "prebind",
 ]

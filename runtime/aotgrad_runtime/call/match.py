@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .spec import ArgSpec, Attr, Cell, Fixed, Global, Instance, OutSpec, Sym, is_c_order, np_scalar_type
+from .spec import ABSENT, ArgSpec, Attr, Cell, Fixed, Global, Instance, OutSpec, Sym, is_c_order, np_scalar_type
 
 __all__ = ["Matched", "dense_strides", "match", "out_shapes", "read_source"]
 
-_MISSING = object()
+_MISSING = ABSENT
 
 
 class Matched:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import AotgradValueError
 from .layout import ARG, CONSTANTS, INSTANCE, METHOD_OF, OUT
-from .spec import ArgSpec, Attr, Cell, Fixed, Global, Instance, OutSpec, Sym, is_c_order, np_scalar_type
+from .spec import ABSENT, ArgSpec, Attr, Cell, Fixed, Global, Instance, OutSpec, Sym, is_c_order, np_scalar_type
 
 __all__ = ["Packed", "pack"]
 
@@ -154,7 +154,7 @@ class _Packer:
             case "array":
                 self.array(arg, values, pointers)
             case "is":
-                values |= {"kind": CONSTANTS["KIND_IS"], "type": self.address(arg.value)}
+                values |= {"kind": CONSTANTS["KIND_IS"], "type": self.address(arg.value), "absent": int(arg.value is ABSENT)}
             case "int":
                 values |= {"kind": CONSTANTS["KIND_INT"], "type": id(int)}
             case _:

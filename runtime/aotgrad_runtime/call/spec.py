@@ -13,7 +13,10 @@ from ..dtypes import DType
 from ..errors import AotgradOverflowError, AotgradRangeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError, AotgradZeroDivisionError
 from ..records import record
 
-__all__ = ["ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Global", "Instance", "KINDS", "OutSpec", "RELEASE_BYTES", "Source", "Sym", "default_on_error", "failure"]
+__all__ = ["ABSENT", "ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Global", "Instance", "KINDS", "OutSpec", "RELEASE_BYTES", "Source", "Sym", "default_on_error", "failure"]
+
+ABSENT: Final = object()
+"""The ``value`` of an ``"is"`` whose attribute must not be there."""
 
 KINDS: Final = ("array", "float", "int", "npscalar", "is")
 RELEASE_BYTES: Final = 1 << 16
