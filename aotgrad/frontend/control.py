@@ -294,7 +294,6 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     values = [as_value(x, trace) for x in carry]
     weak = [is_number(x) for x in carry]
     xs = [b.refresh(as_value(x, trace)) for x in leaves]
-    xs = [b.relayout(x, layout=None) if x.type.layout else x for x in xs]
     for x in xs:
         b.equate(x.type.shape[0], count, "scan: leading sizes")
     count = trace.canonical(count)

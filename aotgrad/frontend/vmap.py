@@ -11,7 +11,7 @@ import numpy as np
 
 from aotgrad.ir import Block, Builder, Func, Layout, TensorType, Value, dissolve, walk
 from aotgrad.ir.hashing import structural_hash
-from aotgrad.ir.transforms.batch import batch_in_chunks, batch_into, placed, spread
+from aotgrad.ir.transforms.batch import batch_in_chunks, batch_into, spread
 from aotgrad.ir.transforms.rewrite import decompose_block
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.dtypes import DType, int64
@@ -290,6 +290,6 @@ def _without(shape: Sequence[Any], d: int | None) -> tuple[Any, ...]:
 
 def _front(b: Builder, x: Value, d: int | None) -> Value:
     if d is None:
-        return placed(b, x, None)
+        return b.placed(x, None)
     rank = len(x.type.shape)
-    return b.to_perm(placed(b, x, None), (d, *(i for i in range(rank) if i != d)))
+    return b.to_perm(b.placed(x, None), (d, *(i for i in range(rank) if i != d)))

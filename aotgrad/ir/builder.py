@@ -1,7 +1,8 @@
 """Builders. ``Builder`` appends ops to a block; derivative rules and composite bodies take one explicitly.
 
 ``b.NAME(*operands, **attrs)`` emits op NAME and returns its result (a tuple when it has several). A builder also unifies layouts:
-operands of an op that wants row-major get a ``relayout``; elementwise operands get the layout of the first that has one; images stay channels_last.
+operands of an op that wants row-major get a ``relayout``; elementwise operands get the layout of the first that has one; images stay channels_last. What comes into the
+regions of loops and branches has the layout that it was traced with there, and what a round or the other branch gives is brought into it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class Builder:
         definition.check_operands(operands)
         full = definition.complete(attrs or {})
         placed = self._layouts(definition, operands)
+        if definition.edges is not None:
+            edges = definition.edges(full, regions)
+            placed = [self.placed(o, layout) for o, layout in zip(operands, edges.operands)] if len(operands) == len(edges.operands) else operands
+            regions = [_within(r, edges) for r in regions]
         op = Op(name, placed, infer_types(definition, placed, full, regions), full, regions, loc or self.loc)
         self.block.ops.append(op)
         return op.results
@@ -68,6 +73,10 @@ class Builder:
             target, rank = definition.moved([o.type for o in operands]), operands[0].type.rank
             return [o if o.type.layout == target or target is not None and o.type.rank != rank else self.relayout(o, layout=target) for o in operands]
         return [o if o.type.layout == target else self.relayout(o, layout=target) for o in operands]
+
+    def placed(self, x: Value, layout: Layout | None) -> Value:
+        """``x`` in a layout."""
+        return x if x.type.layout == layout else self.relayout(x, layout=layout)
 
     # ---- what rules and canonicalisers keep needing ---------------------------------------------------------------------------
 
@@ -123,6 +132,20 @@ class Builder:
         if isinstance(total, int):
             return self.scalar(total, dtype)
         return self.to_dtype(self.size(dim=total), dtype)
+
+
+def _within(region: Block, edges: opdef.Edges) -> Block:
+    """A region whose arguments and outputs have the layouts of its op's edges: itself, or a new one, as regions are shared."""
+    ends = [(region.args, edges.args), (region.outputs, edges.outputs)]
+    if any(len(values) != len(wanted) for values, wanted in ends) or all(v.type.layout == t for values, wanted in ends for v, t in zip(values, wanted)):
+        return region
+    new = Block([TensorType(v.type.shape, v.type.dtype, t) for v, t in zip(region.args, edges.args)])
+    b = Builder(new)
+    env = {old: b.placed(arg, old.type.layout) for old, arg in zip(region.args, new.args)}
+    for op in region.ops:
+        env.update(zip(op.results, b.append_copy(op, [env.get(o, o) for o in op.operands])))
+    new.outputs = [b.placed(env.get(o, o), t) for o, t in zip(region.outputs, edges.outputs)]
+    return new
 
 
 def infer_types(definition: opdef.OpDef, operands: Sequence[Value], attrs: Mapping[str, Any], regions: Sequence[Block] = ()) -> Sequence[TensorType]:

@@ -13,12 +13,12 @@ from typing import Any
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 
-from .core import Op, Value
+from .core import Block, Op, Value
 from .types import Layout, TensorType
 
 __all__ = [
-    "Bilinear", "Composite", "Domain", "Front", "Index", "Kernel", "Linear", "Linearize", "Lowering", "OpDef", "Partials", "REQUIRED", "Reduce", "Sample", "Scalar",
-    "View", "ViewMap", "Zero", "all_ops", "get", "limited", "register",
+    "Bilinear", "Composite", "Domain", "Edges", "Front", "Index", "Kernel", "Linear", "Linearize", "Lowering", "OpDef", "Partials", "REQUIRED", "Reduce", "Sample",
+    "Scalar", "View", "ViewMap", "Zero", "all_ops", "get", "limited", "register",
 ]
 
 REQUIRED: Any = object()
@@ -192,6 +192,15 @@ class Sample:
 
 
 @record(frozen=True)
+class Edges:
+    """Layouts (None: row-major) of an op's operands, and of the arguments and outputs of each of its regions."""
+
+    operands: Sequence[Layout | None]
+    args: Sequence[Layout | None]
+    outputs: Sequence[Layout | None]
+
+
+@record(frozen=True)
 class OpDef:
     """See the module docstring. ``operands``: names; the last may end in "*" (any number). ``attrs``: name to default (``REQUIRED`` for none)."""
 
@@ -210,6 +219,7 @@ class OpDef:
     moved: Callable[[Sequence[TensorType]], Layout | None] | None = None  # of "moved" ops: which layout that is, for operands in any
     row_major: Callable[[Op], Sequence[int]] | None = None  # of ops on images: passes over each operand and the result that it costs more when that is row-major
     regions: int = 0
+    edges: Callable[[Mapping[str, Any], Sequence[Block]], Edges] | None = None  # of ops with regions: the layouts in which values come into them and leave them
     grad_fn: str | None = None
     exact: bool = False  # NumPy's result is exactly rounded or a move, so ``ref`` may serve as the eager implementation
     outputs: tuple[str, ...] = ("out",)

@@ -8,7 +8,8 @@ from typing import Any
 from aotgrad_runtime.dtypes import bool_
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
-from ..opdef import REQUIRED, Kernel, Linearize, OpDef, Sample, register
+from ..core import Block
+from ..opdef import REQUIRED, Edges, Kernel, Linearize, OpDef, Sample, register
 from ..transforms import batch_control as batching
 from ..transforms import control as rules
 from ..types import TensorType
@@ -42,6 +43,19 @@ def _cond_rule(types: Types, a: Attrs) -> Types:
     return tuple(outs[0])
 
 
+def _scan_edges(a: Attrs, regions: Sequence[Block]) -> Edges:
+    """Consts and carries keep theirs; rows of ``xs`` and ``ys`` are pieces of row-major arrays."""
+    body, held, nc = regions[0], a["consts"] + a["carry"], a["consts"]
+    taken = [v.type.layout if i < held else None for i, v in enumerate(body.args)]
+    return Edges(taken, taken, [taken[nc + i] if nc + i < held else None for i in range(len(body.outputs))])
+
+
+def _cond_edges(a: Attrs, regions: Sequence[Block]) -> Edges:
+    """As the first branch has them."""
+    taken = [v.type.layout for v in regions[0].args]
+    return Edges([None, *taken], taken, [v.type.layout for v in regions[0].outputs])
+
+
 def _no_samples() -> Iterable[Sample]:
     return ()
 
@@ -49,9 +63,9 @@ def _no_samples() -> Iterable[Sample]:
 register(OpDef(
     "scan", "Runs the body ``length`` times over (consts, carry, slice of xs) -> (carry, ys); gives the last carry and the stacked ys.", ("values*",), _scan_rule, None,
     Linearize(rules.linearize_scan, rules.transpose_scan), Kernel("scan"),
-    {"consts": REQUIRED, "carry": REQUIRED, "length": REQUIRED, "reverse": False}, _no_samples, regions=1,
+    {"consts": REQUIRED, "carry": REQUIRED, "length": REQUIRED, "reverse": False}, _no_samples, layouts="any", regions=1, edges=_scan_edges,
     outputs=("values*",), batch=batching.batch_scan))
 register(OpDef(
     "cond", "The first region's results where the predicate holds, else the second's, on the operands after the predicate.", ("predicate", "values*"), _cond_rule, None,
-    Linearize(rules.linearize_cond, rules.transpose_cond), Kernel("cond"), {}, _no_samples, regions=2, outputs=("values*",),
-    batch=batching.batch_cond))
+    Linearize(rules.linearize_cond, rules.transpose_cond), Kernel("cond"), {}, _no_samples, layouts="any", regions=2, edges=_cond_edges,
+    outputs=("values*",), batch=batching.batch_cond))

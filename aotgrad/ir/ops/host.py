@@ -7,7 +7,7 @@ from typing import Any
 
 from ..host import LoopedFunction
 from ..opdef import REQUIRED, Kernel, Linear, Linearize, OpDef, Sample, Scalar, register
-from ..transforms.batch import batched_type, placed, spread
+from ..transforms.batch import batched_type, spread
 from ..types import TensorType
 from .common import elementwise_rule
 
@@ -58,7 +58,7 @@ def _host_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: An
     """The function is called for each example; what it is linear in, if marked, has one part for each."""
     a, n = op.attrs, op.attrs["linear"]
     flags = [k or bool(n) and i >= n for i, k in enumerate(on)]
-    given = [placed(b, spread(b, x, k, size), None) if f else x for x, k, f in zip(xs, on, flags)]
+    given = [b.placed(spread(b, x, k, size), None) if f else x for x, k, f in zip(xs, on, flags)]
     turned = a["turned"] and LoopedFunction(a["turned"], [*flags[:n], *(True for _ in a["types"])], [o.type for o in op.operands[n:]])
     call = LoopedFunction(a["call"], flags, a["types"])
     return b.emit("host_call", given, {**a, "call": call, "types": tuple(batched_type(t, size) for t in a["types"]), "turned": turned})

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..transforms.batch import one_by_one, placed, spread
+from ..transforms.batch import one_by_one, spread
 
 __all__ = ["conv_batch", "fold_images", "weight_grad_batch"]
 
 
 def fold_images(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
     """Examples as further images: every operand is [examples, N, ...]."""
-    wide = [placed(b, spread(b, x, k, size), None) for x, k in zip(xs, on)]
+    wide = [b.placed(spread(b, x, k, size), None) for x, k in zip(xs, on)]
     n = wide[0].type.shape[1]
-    out = placed(b, b.emit(op.name, [b.to_shape(x, (size * n, *x.type.shape[2:])) for x in wide], op.attrs)[0], None)
+    out = b.placed(b.emit(op.name, [b.to_shape(x, (size * n, *x.type.shape[2:])) for x in wide], op.attrs)[0], None)
     return b.to_shape(out, (size, n, *out.type.shape[1:]))
 
 
@@ -26,7 +26,7 @@ def _as_channels(b: Any, x: Any) -> Any:
 
 def _from_channels(b: Any, out: Any, size: Any, c: Any) -> Any:
     n, _, *rest = out.type.shape
-    split = b.to_shape(placed(b, out, None), (n, size, c, *rest))
+    split = b.to_shape(b.placed(out, None), (n, size, c, *rest))
     return b.to_perm(split, (1, 0, *range(2, len(rest) + 3)))
 
 
@@ -44,13 +44,13 @@ def conv_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any
     """``conv`` and ``conv_input_grad``: an image, and weights."""
     image, w = xs
     if not on[1]:  # the same weights for all
-        wide = placed(b, image, None)
+        wide = b.placed(image, None)
         n = wide.type.shape[1]
-        out = placed(b, b.emit(op.name, [b.to_shape(wide, (size * n, *wide.type.shape[2:])), w], op.attrs)[0], None)
+        out = b.placed(b.emit(op.name, [b.to_shape(wide, (size * n, *wide.type.shape[2:])), w], op.attrs)[0], None)
         return b.to_shape(out, (size, n, *out.type.shape[1:]))
     if not _counted(size):
         return one_by_one(b, op, xs, on, size)
-    wide, many = placed(b, spread(b, image, on[0], size), None), placed(b, w, None)
+    wide, many = b.placed(spread(b, image, on[0], size), None), b.placed(w, None)
     out = _grouped(b, op, [_as_channels(b, wide), b.to_shape(many, (size * many.type.shape[1], *many.type.shape[2:]))], size)
     return _from_channels(b, out, size, op.result.type.shape[1])
 
@@ -59,6 +59,6 @@ def weight_grad_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], si
     """``conv_weight_grad``: a gradient of the weights for each example."""
     if not _counted(size):
         return one_by_one(b, op, xs, on, size)
-    wide = [_as_channels(b, placed(b, spread(b, x, k, size), None)) for x, k in zip(xs, on)]
-    out = placed(b, _grouped(b, op, wide, size), None)
+    wide = [_as_channels(b, b.placed(spread(b, x, k, size), None)) for x, k in zip(xs, on)]
+    out = b.placed(_grouped(b, op, wide, size), None)
     return b.to_shape(out, (size, *op.result.type.shape))

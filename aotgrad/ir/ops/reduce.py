@@ -14,7 +14,7 @@ from .. import dims as dimlib
 from ..builder import Builder
 from ..core import Block
 from ..opdef import REQUIRED, Body, Composite, Front, Kernel, Linear, Linearize, OpDef, Reduce, Sample, Zero, register
-from ..transforms.batch import placed, spread
+from ..transforms.batch import spread
 from ..transforms.rewrite import cone
 from ..types import TensorType
 from .common import drop_dims, floats, norm_dim, norm_dims, zero_aware
@@ -289,7 +289,7 @@ for _name, _fn, _kind in (("any", np.any, "or"), ("all", np.all, "and")):
 
 def _along_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
     """The batch rule of what runs along ``dim``."""
-    return b.emit(op.name, [placed(b, spread(b, x, k, size), None) for x, k in zip(xs, on)], {**op.attrs, "dim": op.attrs["dim"] + 1})
+    return b.emit(op.name, [b.placed(spread(b, x, k, size), None) for x, k in zip(xs, on)], {**op.attrs, "dim": op.attrs["dim"] + 1})
 
 
 def _arg_rule(types: Types, a: Attrs) -> Types:

@@ -14,7 +14,7 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Index, Kernel, Linear, OpDef, Sample, Scalar, View, ViewMap, Zero, register
 from ..transforms.accumulate import Accumulate
-from ..transforms.batch import batched_layout, placed, spread
+from ..transforms.batch import batched_layout, spread
 from ..types import Layout, TensorType
 
 Types = Sequence[TensorType]
@@ -29,7 +29,7 @@ def _ahead(**new: Any) -> Any:
     """The batch rule of a move that leaves the new dim where it is: attributes given it in front, the others kept; operands spread."""
 
     def rule(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
-        full = [placed(b, spread(b, x, k, size), None) if len(xs) > 1 else x for x, k in zip(xs, on)]
+        full = [b.placed(spread(b, x, k, size), None) if len(xs) > 1 else x for x, k in zip(xs, on)]
         return b.emit(op.name, full, {**op.attrs, **{name: make(op.attrs[name], size) for name, make in new.items()}})
 
     return rule

@@ -25,7 +25,7 @@ from ..dims import DimLike
 from ..types import Layout, TensorType
 from .rewrite import decompose_block
 
-__all__ = ["Partly", "batch_block", "batch_func", "batch_in_chunks", "batch_into", "batched_layout", "batched_type", "one_by_one", "placed", "spread"]
+__all__ = ["Partly", "batch_block", "batch_func", "batch_in_chunks", "batch_into", "batched_layout", "batched_type", "one_by_one", "spread"]
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,7 @@ def spread(b: Builder, x: Value, on: bool, size: DimLike) -> Value:
     if on:
         return x
     shape = (size, *x.type.shape)
-    return placed(b, b.broadcast(x, shape=shape, dims=tuple(range(1, len(shape)))), batched_layout(x.type.layout))
-
-
-def placed(b: Builder, x: Value, layout: Layout | None) -> Value:
-    """``x`` in a layout."""
-    return x if x.type.layout == layout else b.relayout(x, layout=layout)
+    return b.placed(b.broadcast(x, shape=shape, dims=tuple(range(1, len(shape)))), batched_layout(x.type.layout))
 
 
 # ---- rules by kind ------------------------------------------------------------------------------------------------------------------
@@ -88,12 +83,12 @@ def _rule_of(op: Op) -> Any:
 def one_by_one(b: Builder, op: Op, xs: Sequence[Value], on: Sequence[bool], size: DimLike) -> Any:
     """The op itself on one example after the other: right for every op, and what those without a rule of their own get."""
     consts, rows = [i for i, k in enumerate(on) if not k], [i for i, k in enumerate(on) if k]
-    given = [*(xs[i] for i in consts), *(placed(b, xs[i], None) for i in rows)]
+    given = [*(xs[i] for i in consts), *(b.placed(xs[i], None) for i in rows)]
     block = Block([*(xs[i].type for i in consts), *(TensorType(tuple(xs[i].type.shape[1:]), xs[i].type.dtype) for i in rows)])
     inner = Builder(block, op.loc)
     args = dict(zip((*consts, *rows), block.args))
-    found = inner.append_copy(op, [placed(inner, args[i], o.type.layout) for i, o in enumerate(op.operands)])
-    block.outputs = [placed(inner, v, None) for v in found]
+    found = inner.append_copy(op, [inner.placed(args[i], o.type.layout) for i, o in enumerate(op.operands)])
+    block.outputs = [inner.placed(v, None) for v in found]
     return b.emit("scan", given, {"consts": len(consts), "carry": 0, "length": size}, (block,))
 
 
@@ -126,7 +121,7 @@ def batch_block(block: Block, on: Sequence[bool], size: DimLike, wanted: Sequenc
     b = Builder(new)
     outs, found = batch_into(b, block, new.args, on, size)
     full = [k or w for k, w in zip(found, wanted or found)]
-    new.outputs = [placed(b, spread(b, v, k, size) if w else v, batched_layout(o.type.layout) if w else o.type.layout)
+    new.outputs = [b.placed(spread(b, v, k, size) if w else v, batched_layout(o.type.layout) if w else o.type.layout)
                    for o, v, k, w in zip(block.outputs, outs, found, full)]
     return new, full
 
@@ -157,7 +152,7 @@ def batch_in_chunks(b: Builder, block: Block, ins: Sequence[Value], on: Sequence
         consts = [i for i, k in enumerate(on) if not k]
         rows = [i for i, k in enumerate(on) if k]
         loop = Block()
-        loop.args, loop.ops, loop.outputs = [body.args[i] for i in (*consts, *rows)], body.ops, [placed(Builder(body), o, None) for o in body.outputs]
+        loop.args, loop.ops, loop.outputs = [body.args[i] for i in (*consts, *rows)], body.ops, [Builder(body).placed(o, None) for o in body.outputs]
         whole = [_rows(b, ins[i], 0, count * chunk) for i in rows]
         scanned = [b.to_shape(x, (count, chunk, *x.type.shape[1:])) for x in whole]
         found = b.emit("scan", [*(ins[i] for i in consts), *scanned], {"consts": len(consts), "carry": 0, "length": count}, (loop,))
@@ -165,7 +160,7 @@ def batch_in_chunks(b: Builder, block: Block, ins: Sequence[Value], on: Sequence
     if not isinstance(rest, int) or rest or not parts:
         given = [_rows(b, x, count * chunk, rest) if k else x for x, k in zip(ins, on)]
         outs, flags = batch_into(b, block, given, on, rest)
-        parts.append([placed(b, spread(b, v, k, rest), None) for v, k in zip(outs, flags)])
+        parts.append([b.placed(spread(b, v, k, rest), None) for v, k in zip(outs, flags)])
     if len(parts) == 1:
         return parts[0]
     joined = [b.concatenate(x, y, dim=0) for x, y in zip(*parts)]

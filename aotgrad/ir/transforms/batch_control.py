@@ -8,7 +8,7 @@ from typing import Any
 from ..builder import Builder
 from ..core import Block, Op, Value, walk
 from ..dims import DimLike
-from .batch import Partly, batch_block, batch_into, one_by_one, placed, spread
+from .batch import Partly, batch_block, batch_into, one_by_one, spread
 from .cleanup import dce_block
 from .custom import present
 from .rewrite import decompose_block, inline
@@ -33,7 +33,7 @@ def batch_scan(b: Builder, op: Op, xs: Sequence[Value], on: Flags, size: DimLike
     block, found = batch_block(body, flags, size, [*flags[nc:nc + nk], *(False for _ in body.outputs[nk:])])
     given = []
     for i, (x, k) in enumerate(zip(xs, on)):
-        x = placed(b, x, None) if i >= nc + nk else placed(b, spread(b, x, k, size), block.args[i].type.layout) if flags[i] else x
+        x = b.placed(x, None) if i >= nc + nk else b.placed(spread(b, x, k, size), block.args[i].type.layout) if flags[i] else x
         given.append(b.to_perm(x, (1, 0, *range(2, len(x.type.shape)))) if i >= nc + nk and k else x)
     results = b.emit("scan", given, op.attrs, (block,))
     ys = [b.to_perm(v, (1, 0, *range(2, len(v.type.shape)))) if k else v for v, k in zip(results[nk:], found[nk:])]
@@ -64,7 +64,7 @@ def batch_cond(b: Builder, op: Op, xs: Sequence[Value], on: Flags, size: DimLike
     sides = [batch_into(b, r, xs[1:], on[1:], size) for r in regions]
     out = []
     for v, w, kv, kw in zip(sides[0][0], sides[1][0], sides[0][1], sides[1][1]):
-        x, y = (placed(b, spread(b, s, k, size), None) for s, k in ((v, kv), (w, kw)))
+        x, y = (b.placed(spread(b, s, k, size), None) for s, k in ((v, kv), (w, kw)))
         out.append(b.where(b.broadcast(xs[0], shape=x.type.shape, dims=(0,)), x, y))
     return Partly(out, [True] * len(out))
 

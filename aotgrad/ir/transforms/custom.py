@@ -43,12 +43,8 @@ def transpose_block(block: Block, linear: Sequence[int]) -> Block:
     ins = [b.zeros(a.type) if i in chosen else next(fixed) for i, a in enumerate(block.args)]
     moved = ad.differentiate(b, Builder(aside), decompose_block(block), ins, [moving.get(i) for i in range(len(ins))])[1]
     found = ad.transpose_into(b, aside.ops, [moving[i] for i in linear], moved, cts)
-    new.outputs = [b.zeros(moving[i].type) if c is None else _placed(b, c, moving[i].type) for i, c in zip(linear, found)]
+    new.outputs = [b.zeros(moving[i].type) if c is None else b.placed(c, moving[i].type.layout) for i, c in zip(linear, found)]
     return dce_block(new)
-
-
-def _placed(b: Builder, x: Value, t: Any) -> Value:
-    return x if x.type.layout == t.layout else b.relayout(x, layout=t.layout)
 
 
 def forward_rule(op: Op) -> Block:
@@ -113,7 +109,7 @@ def transpose_linear(b: Builder, cts: Sequence[Any], op: Any) -> dict[int, Any]:
     if not any(map(present, op.regions)):
         raise AotgradRuntimeError(f"{op.attrs['name']} has no rule left to transpose")
     block, grads = reverse_rule(op.regions, n, op.attrs["grads"])
-    given = [b.zeros(a.type) if c is None else _placed(b, c, a.type) for a, c in zip(block.args[n:], cts)]
+    given = [b.zeros(a.type) if c is None else b.placed(c, a.type.layout) for a, c in zip(block.args[n:], cts)]
     found = inline(b, block, [*op.operands[:n], *given])
     if op.attrs["once"]:
         found = [guard(b, x, op.attrs["name"], op.attrs["once"]) for x in found]
