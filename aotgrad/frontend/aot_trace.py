@@ -23,6 +23,7 @@ from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randomness import States
 from .subtrace import as_value
 from .trace import Trace, TracedArray, raised_at, tracing
+from .watch import survey
 
 __all__ = ["Declared", "Named", "Program", "Tree", "gradient", "second", "tangent", "trace", "value"]
 
@@ -100,7 +101,7 @@ def trace(f: Callable[..., Any], name: str, declared: Declared, again: bool = Fa
     for arg, tree in declared.args:
         given.append((arg, tree_unflatten(tree.shape, [here.argument(t, TracedArray) for t in tree.types])))
     positional, keywords = _bound(f, name, given)
-    states = States(f, ())
+    states = States(survey(f)[0])
     try:
         with tracing(here):
             leaves, tree_out = tree_flatten(f(*positional, **keywords))

@@ -173,6 +173,11 @@ def _part(name: str, options: Codegen, func: Func) -> Program:
     return _built(func, name, dataclasses.replace(options, guards=(), unequal=(), over=()))
 
 
+def _before(f: Callable[..., Any], holders: Sequence[Any]) -> tuple[States, Before]:
+    before = Before(f, holders)
+    return States(before.found), before
+
+
 class State:
     """What a compiled function knows. One per ``compile``."""
 
@@ -435,7 +440,7 @@ class State:
             dynamic.append(Leaf(i, t))
         args, kwargs = tree_unflatten(tree, given)
         holders = [x for x in given if not isinstance(x, Traced)]
-        asked, refused, states, before = modes.state.asked, modes.state.refused, States(self.f, leaves), Before(self.f, holders)
+        asked, refused, states, before = modes.state.asked, modes.state.refused, *_before(self.f, holders)
         try:
             out_tree, constants = self._run(trace, args, kwargs)
             if not again:

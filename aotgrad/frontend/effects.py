@@ -82,7 +82,7 @@ class Before:
     """What the function ``f`` can name (and ``holders``, its arguments), before it runs."""
 
     def __init__(self, f: Callable[..., Any], holders: Sequence[Any]) -> None:
-        found = [(path, value) for path, value in survey(f, holders)[0] if value is not ABSENT]  # what comes new is seen below
+        self.found = found = [(path, value) for path, value in survey(f, holders)[0] if value is not ABSENT]  # what comes new is seen below
         self.places = [(path, value, print_of(value)) for path, value in found if path.steps or not isinstance(value, np.ndarray)]
         containers = {id(v): (path, v) for path, v in reversed(found) if type(v) in _CONTAINERS}
         self.containers = [(path, v, v.copy()) for path, v in containers.values()]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +18,23 @@ _TRIES: Final = 32
 
 
 class States:
-    """The states of NumPy's and Python's global generators, and of generators among the arguments of a function, its closure and its globals."""
+    """The states of NumPy's and Python's global generators, and of those among the places that a function can name (``found``, see ``watch.survey``)."""
 
-    def __init__(self, f: Callable[..., Any], leaves: Sequence[Any]) -> None:
-        self.f, self.leaves = f, leaves
-        self.before = dict(_states(f, leaves))
+    def __init__(self, found: Sequence[tuple[Any, Any]]) -> None:
+        self.generators = _generators(found)
+        self.before = self._states()
+
+    def _states(self) -> dict[Any, Any]:
+        """The state of each generator, by its identity; those of the modules by name."""
+        out: dict[Any, Any] = {}
+        numpy: Any = sys.modules.get("numpy.random.mtrand")
+        python: Any = sys.modules.get("random")
+        if hasattr(numpy, "_rand"):  # else no generator of NumPy's can exist; or another thread imports it just now
+            out["np.random"] = numpy._rand.get_state(legacy=False)
+        if hasattr(python, "getstate"):
+            out["the module random"] = python.getstate()
+        out.update((key, _state(x)) for key, (_, x) in self.generators.items())
+        return out
 
     def check(self, name: str, again: Callable[[], Any]) -> None:
         """Raises ``AotgradNotImplementedError`` where one has been drawn from since, and not by another thread alone. ``again`` runs the function once more."""
@@ -33,9 +46,9 @@ class States:
                 "np.random.default_rng(0)")
 
     def _drawn(self) -> str | None:
-        for what, state in list(_states(self.f, self.leaves)):  # all of them first: NumPy's comparing lets other threads run
-            if what in self.before and not _same(self.before[what], state) or what not in self.before and what == "np.random" and not _untouched(state):
-                return what
+        for key, state in self._states().items():  # all of them first: NumPy's comparing lets other threads run
+            if key in self.before and not _same(self.before[key], state) or key not in self.before and key == "np.random" and not _untouched(state):
+                return key if isinstance(key, str) else self.generators[key][0]
         return None
 
     def _draws_nothing(self, again: Callable[[], Any]) -> bool:
@@ -44,7 +57,7 @@ class States:
         try:
             sys.setswitchinterval(_LONG)
             for _ in range(_TRIES):
-                self.before = dict(_states(self.f, self.leaves))
+                self.before = self._states()
                 again()
                 if self._drawn() is None:
                     return True
@@ -53,37 +66,36 @@ class States:
         return False
 
 
-def _states(f: Callable[..., Any], leaves: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+def _kinds() -> tuple[type, ...]:
+    """Classes of generators, as far as they were imported."""
     numpy: Any = sys.modules.get("numpy.random.mtrand")
-    python = sys.modules.get("random")
-    if not hasattr(numpy, "_rand"):  # no generator of NumPy's can exist; or another thread imports it just now
-        yield from (("the module random", python.getstate()),) if python is not None else ()
-        return
-    yield "np.random", numpy._rand.get_state(legacy=False)
-    if python is not None:
-        yield "the module random", python.getstate()
-    kinds = (np.random.Generator, np.random.RandomState)
-    for name, x in (*_named(f), *((f"argument {i}", x) for i, x in enumerate(leaves))):
-        if isinstance(x, kinds):
-            yield name, x.bit_generator.state if isinstance(x, np.random.Generator) else x.get_state(legacy=False)
+    python: Any = sys.modules.get("random")
+    kinds = (np.random.Generator, np.random.RandomState, np.random.BitGenerator) if hasattr(numpy, "_rand") else ()
+    return (*kinds, python.Random) if hasattr(python, "Random") else kinds
 
 
-def _named(f: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    fn = getattr(f, "__func__", f)
-    while hasattr(fn, "__wrapped__"):
-        fn = fn.__wrapped__
-    code = getattr(fn, "__code__", None)
-    if code is None:
-        return
-    names = getattr(fn, "__globals__", {})
-    yield from ((n, names[n]) for n in code.co_names if n in names)
-    for n, cell in zip(code.co_freevars, fn.__closure__ or ()):
-        try:
-            yield n, cell.cell_contents
-        except ValueError:
-            continue
-    owner = getattr(f, "__self__", None)
-    yield from ((f"{type(owner).__name__}.{k}", v) for k, v in getattr(owner, "__dict__", {}).items())
+def _generators(found: Sequence[tuple[Any, Any]]) -> dict[int, tuple[str, Any]]:
+    """Each generator once, by its identity, with the first place where it or a method of it (``draw = rng.normal``) was found."""
+    out: dict[int, tuple[str, Any]] = {}
+    kinds = _kinds()
+    for path, x in found if kinds else ():
+        x = x.__self__ if isinstance(x, (MethodType, BuiltinMethodType)) else x
+        if isinstance(x, kinds) and id(x) not in out:
+            out[id(x)] = (str(path), x)
+    return out
+
+
+def _state(x: Any) -> Any:
+    if isinstance(x, np.random.BitGenerator):
+        return x.state
+    if isinstance(x, np.random.Generator):
+        return x.bit_generator.state
+    if isinstance(x, np.random.RandomState):
+        return x.get_state(legacy=False)
+    try:
+        return x.getstate()
+    except NotImplementedError:  # the operating system's numbers have no state
+        return None
 
 
 def _same(a: Any, b: Any) -> bool:
