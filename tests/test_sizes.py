@@ -336,3 +336,27 @@ def test_backward_through_sizes_that_met_a_number(f: Any) -> None:
         for a, b in zip(*got):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
     assert compiled.cache_info().traces <= 3 and "only for x_0" not in compiled.explain(images[0])  # the number of images stays open
+
+
+EMPTY = {"twice one and the other": lambda a, b: np.concatenate([a, a, b]) * a,
+         "the sum": lambda a, b: (np.concatenate([a, a, b]) * a).sum(),
+         "the gradient": ag.grad(lambda a, b: (np.concatenate([a, a, b]) * a).sum()),
+         "other way round": lambda a, b: b * np.concatenate([b, a, a, b]) + a.sum(),
+         "a product": lambda a, b: np.concatenate([np.outer(a, b).ravel(), a]) * a}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_sizes_that_are_equal_only_where_there_is_nothing(name: str) -> None:
+    """All sizes of the first call are 0, and no others but 1 fit: later calls get what fits, and an error for what does not."""
+    f = ag.compile(EMPTY[name])
+    for n, m in ((0, 0), (1, 0), (0, 1), (1, 1), (2, 1), (0, 0), (1, 2), (2, 0)):
+        a, b = np.arange(1.0, n + 1), np.arange(2.0, m + 2)
+        try:
+            want = EMPTY[name](a, b)
+        except ValueError:
+            with pytest.raises(ag.AotgradValueError, match=r"test_sizes.py:\d+"):
+                f(a, b)
+            continue
+        got = f(a, b)
+        assert np.shape(got) == np.shape(want)
+        np.testing.assert_allclose(got, want, rtol=1e-15)

@@ -60,7 +60,7 @@ def _array(t: Any) -> _Array | None:
     if len(size.terms) != 1:
         return None
     (mono, factor), = size.terms
-    if any(atom[0] != "sym" for atom, _ in mono):
+    if factor < 0 or any(atom[0] != "sym" for atom, _ in mono):  # less than none: it is empty, whatever the symbols are
         return None
     return Counter(dict(mono)), max(math.log2(RELEASE_BYTES / t.dtype.itemsize / factor), 0.0)
 

@@ -26,10 +26,16 @@ class Equalities:
         self._known = {}
 
     def solve(self, a: DimLike, b: DimLike) -> bool:
-        """Replaces a symbol that stands alone with factor 1 or -1 in ``a - b``, and nowhere else in it, by what it must be. False where there is none."""
+        """Replaces a symbol that stands alone with factor 1 or -1 in ``a - b``, and nowhere else in it, by what it must be. False where there is none.
+        Where ``a - b`` is a sum of sizes, or minus that, all of them are 0: no symbol becomes less than none."""
         gap = a - b
         if not isinstance(gap, Dim):
             return False
+        if dims.one_sign(gap):
+            empty = [name for mono, _ in gap.terms if (name := dims.sole_symbol(mono)) is not None]
+            if len(empty) == len(gap.terms):
+                self.add(dict.fromkeys(empty, 0))
+            return len(empty) == len(gap.terms)
         for mono, factor in gap.terms:
             if len(mono) == 1 and mono[0][1] == 1 and mono[0][0][0] == "sym" and factor in (1, -1):
                 name = str(mono[0][0][1])

@@ -25,7 +25,7 @@ from typing import Final, NoReturn, Union
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
-__all__ = ["Dim", "DimLike", "floordiv", "maximum", "minimum", "mod", "parse", "product", "specialising", "substitute", "symbol", "symbols_of", "to_text"]
+__all__ = ["Dim", "DimLike", "floordiv", "maximum", "minimum", "mod", "one_sign", "parse", "product", "sole_symbol", "specialising", "substitute", "symbol", "symbols_of", "to_text"]
 
 DimLike = Union[int, "Dim"]
 Atom = tuple[object, ...]  # ("sym", name) | (kind, a, b)
@@ -387,6 +387,16 @@ def _never_negative(d: DimLike) -> bool:
     if isinstance(d, int):
         return d >= 0
     return all(c >= 0 and all(p % 2 == 0 or _atom_never_negative(a) for a, p in m) for m, c in d.terms)
+
+
+def one_sign(d: DimLike) -> bool:
+    """Whether ``d`` is known to be a sum of what is never negative, or minus such a sum: it is 0 only where each of its terms is."""
+    return _never_negative(d) or _never_negative(-d)
+
+
+def sole_symbol(mono: Mono) -> str | None:
+    """The name, where a product is a power of one symbol."""
+    return str(mono[0][0][1]) if len(mono) == 1 and mono[0][0][0] == "sym" else None
 
 
 def _atom_never_negative(atom: Atom) -> bool:
