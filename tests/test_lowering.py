@@ -382,3 +382,22 @@ def test_offsets_into_the_workspace_are_one_number_to_the_code_generator():
     text = ag.compile(lambda x: np.sum((x @ x.T) @ (np.exp(x) @ x.T))).lower(x).llvm_ir
     offsets = re.findall(r"getelementptr inbounds i8, ptr %\S+, i64 (%\w+)", text)
     assert offsets and all(f"{v} = freeze i64" in text for v in offsets)
+
+
+@pytest.mark.parametrize("rank", [7, 9, 24])
+def test_deep_nests_are_few_loops(rank: int) -> None:
+    """No more loops than a few in each other, whatever the rank: LLVM's time grows fast with depth. The outermost take their index apart."""
+    shape = [2 if d % 4 == 1 else 1 + 2 * (d == rank - 1) for d in range(rank)]
+    rng = np.random.default_rng(rank)
+    turned, some = tuple(rng.permutation(rank)), tuple(range(rank // 2))
+    programs = {
+        "turned": lambda b, x: b.mul(b.permute(x, perm=tuple(map(int, turned))), b.permute(x, perm=tuple(map(int, turned)))),
+        "added": lambda b, x: b.sum(b.permute(x, perm=tuple(range(rank))[::-1]), dims=some),
+        "greatest": lambda b, x: b.amax(b.permute(x, perm=tuple(range(rank))[::-1]), dims=some),
+    }
+    x = rng.normal(size=shape)
+    for name, body in programs.items():
+        func = standard(build("f", [tensor_type([f"n{d}" for d in range(rank)])], body))
+        p = Program(func)
+        assert max(k["depth"] for k in p.meta["kernels"]) <= 8, name
+        agree(func, p, x)

@@ -24,13 +24,14 @@ from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, 
 from .phases import Phases
 from .sharing import private_rows, shared
 from .spans import STRIP, Line, Spans, far, light
-from .strips import Strips, as_one
+from .strips import Strips, as_one, shallow
 from .sum_order import BLOCK, CHAINS, apart, is_run, is_thin, starts_anew, sum_size, ties
 from .sums import Sums
 from .tiles import Tiles
 
 __all__ = ["NestEmitter", "fill", "one_pass", "scalar_of"]
 
+_DEEP = 6  # loops in each other up to which each dim may have one of its own
 _POLL = 1024
 """Rounds of a loop around others between two questions whether to stop."""
 
@@ -163,6 +164,7 @@ class NestEmitter(Sums, Spans, Strips, Tiles):
                 self._place_reduction(red, ph)
         self.across = self._lanes_across(every)
         self._turn()
+        self._flatten(sets)
         for ph in self.phases:
             self._room_for_held(ph)
         lanes = self.row_lanes = self._width() if self.across else 1
@@ -184,6 +186,16 @@ class NestEmitter(Sums, Spans, Strips, Tiles):
         if inside is not None:
             self.outer_loops, ph.loops, self.across = [lp for lp in ph.loops if lp is not inside], [inside], True
             levels(ph.nodes, [lp.dims for lp in (*self.outer_loops, inside)])
+
+    def _flatten(self, reduced: Sequence[frozenset[int]] = ()) -> None:
+        """Makes deep nests shallow."""
+        self.outer_loops = shallow(self.outer_loops, max(_DEEP - 2, 2), reduced)
+        for ph in self.phases:
+            if len(self.outer_loops) + len(ph.loops) > _DEEP:
+                ph.loops = shallow(ph.loops, max(_DEEP - len(self.outer_loops), 2), reduced)
+            levels(ph.nodes, [lp.dims for lp in (*self.outer_loops, *ph.loops)])
+            for red in ph.reds:
+                self._place_reduction(red, ph)
 
     def _lanes_across(self, strides: Sequence[dict[int, DimLike]]) -> bool:
         """Whether more accesses are contiguous in the last outer loop than inside (a softmax over the first dim); one element a row does not count."""
@@ -754,6 +766,7 @@ def one_pass(cx: Context, nodes: Sequence[Node], roots: Sequence[Root], space: S
     levels(ph.nodes, [lp.dims for lp in ph.loops])
     e.phases = [ph]
     e._turn()
+    e._flatten()
     if not e.outer_loops:
         e.run_phase(ph)
         return

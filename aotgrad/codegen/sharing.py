@@ -48,7 +48,7 @@ def may_share(e: Any, loop: Loop, joined: Sequence[Reduction] = ()) -> bool:
     """Whether rounds of ``loop``, the outermost of the nest, write different places and read nothing that others write. ``joined``: sums that are taken care of."""
     if e.cx.module is None or e.cx.module.threads == 1 or e.blocked or not e.whole or _small(e):
         return False
-    return apart(e, loop.dims[-1:], joined)
+    return apart(e, [part.dims[-1] for part in loop.parts or (loop,)], joined)
 
 
 def apart(e: Any, over: Sequence[int], joined: Sequence[Reduction] = ()) -> bool:

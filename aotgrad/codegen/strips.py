@@ -1,6 +1,7 @@
 """Dims that a sum must go through as one where what is read does not lie as one: a matrix and a row.
 
-An outer loop over such dims takes its index apart again. The innermost one goes row by row; a vector that two rows share is put together in memory.
+An outer loop over such dims takes its index apart again, and so do the outermost loops of a deep nest, which are joined: LLVM's time grows fast with depth.
+The innermost one goes row by row; a vector that two rows share is put together in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .kernel import Index, KernelBuilder
 from .nest import Context, Loop, Phase, Place, Reduction, Root, flat, unflat_all
 from .sum_order import Pairs
 
-__all__ = ["Strips", "as_one"]
+__all__ = ["Strips", "as_one", "shallow"]
 
 Accs = dict[int, list[Value]]
 
@@ -27,10 +28,24 @@ def as_one(loops: Sequence[Loop], ties: Pairs) -> list[Loop]:
     out: list[Loop] = []
     for loop in loops:
         if out and (out[-1].dims[-1], loop.dims[0]) in ties:
-            before = out.pop()
-            loop = Loop((*before.dims, *loop.dims), before.size * loop.size, parts=(*(before.parts or (before,)), loop))
+            loop = _joined(out.pop(), loop)
         out.append(loop)
     return out
+
+
+def shallow(loops: Sequence[Loop], room: int, reduced: Sequence[frozenset[int]]) -> list[Loop]:
+    """At most ``room`` loops where reductions allow: the outermost are joined, which run least often; the innermost stays as it is."""
+    out: list[Loop] = []
+    over = len(loops) - room
+    for loop in loops[:-1]:
+        if over > 0 and out and all((out[-1].dims[-1] in r) == (loop.dims[0] in r) for r in reduced):
+            loop, over = _joined(out.pop(), loop), over - 1
+        out.append(loop)
+    return [*out, *loops[-1:]]
+
+
+def _joined(a: Loop, b: Loop) -> Loop:
+    return Loop((*a.dims, *b.dims), a.size * b.size, parts=(*(a.parts or (a,)), *(b.parts or (b,))))
 
 
 class Strips:

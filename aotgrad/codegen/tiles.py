@@ -384,7 +384,7 @@ class Tiles:
             return None
         (root,) = ph.roots
         size = root.store.dtype.itemsize
-        outside = [root.place[1].get(lp.dims[-1], 0) for lp in self.outer_loops[:-1]]
+        outside = [root.place[1].get(part.dims[-1], 0) for lp in self.outer_loops[:-1] for part in lp.parts or (lp,)]
         steps = [kb.cmp("eq", kb.rem(kb.mul(kb.dim(s), size), _PIECE), 0) for s in outside if not (isinstance(s, int) and s * size % _PIECE == 0)]
         return kb.all_of(kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("eq", kb.rem(kb.address(root.store.mem, kb.dim(root.place[0])), _PIECE), 0), *steps)
 

@@ -25,7 +25,8 @@ from typing import Final, NoReturn, Union
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
-__all__ = ["Dim", "DimLike", "floordiv", "maximum", "minimum", "mod", "one_sign", "parse", "product", "sole_symbol", "specialising", "substitute", "symbol", "symbols_of", "to_text"]
+__all__ = ["Dim", "DimLike", "floordiv", "maximum", "minimum", "mod", "one_sign", "parse", "product", "sole_symbol", "specialising", "substitute", "symbol", "symbols_of",
+           "to_text"]
 
 DimLike = Union[int, "Dim"]
 Atom = tuple[object, ...]  # ("sym", name) | (kind, a, b)
