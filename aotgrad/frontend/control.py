@@ -67,7 +67,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
         lifted.update(dict.fromkeys(s.lifted_values()))
     p = as_value(pred, trace)
     if p.type.shape != ():
-        raise AotgradValueError(f"{user_loc()}: cond: the predicate has shape {p.type.shape}; it must be a scalar. Use ag.where for elementwise choice")
+        shape = ", ".join(map(dims.to_text, p.type.shape))
+        raise AotgradValueError(f"{user_loc()}: cond: the predicate has shape ({shape}); it must be a scalar. Use ag.where for elementwise choice")
     p = p if p.type.dtype is bool_ else b.ne(p, b.full_like(p, 0))
     _meet(b, subs[0].block.outputs, subs[1].block.outputs)
     given = [[_shown(_plain_type(trace, v.type)) for v in s.block.outputs] for s in subs]

@@ -149,13 +149,20 @@ def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexErr
 
 def _listed(public: Public, name: str, given: Any, arguments: dict[str, Any]) -> list[Any]:
     """The operands in a list: several arrays, or one made of numbers where the function takes one."""
-    if name != public.star and not public.op.variadic and _numeric_list(given):
-        arguments[name] = np.asarray(given)
+    if name != public.star and not public.op.variadic:
+        arguments[name] = np.asarray(given) if _numeric_list(given) else _stacked(public, name, given)
         return [arguments[name]]
     if name == public.star and len(given) == 1 and isinstance(given[0], (list, tuple)):
         given = given[0]
     found = arguments[name] = [np.asarray(v) if isinstance(v, (list, tuple)) and _numeric_list(v) else v for v in given]
     return found
+
+
+def _stacked(public: Public, name: str, given: Sequence[Any]) -> Any:
+    """A list that stands for one array and holds computed values: NumPy makes an array of it, PyTorch does not."""
+    if any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in given):
+        raise AotgradTypeError(f"{user_loc()}: {public.name}: {name} is a {type(given).__name__} with tensors in it; make one tensor of it with ag.stack")
+    return call(NUMPY["stack"], ([_stacked(public, name, x) if isinstance(x, (list, tuple)) else x for x in given],), {})
 
 
 def _numeric_list(x: Sequence[Any]) -> bool:

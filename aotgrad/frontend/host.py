@@ -42,6 +42,9 @@ def host_call(f: F, types: Any, jvp: F | None = None, vjp: F | None = None) -> F
     for name, given in (("f", f), ("jvp", jvp), ("vjp", vjp)):
         if not callable(given) and (name == "f" or given is not None):
             raise AotgradTypeError(f"host_call: {name} must be callable, got {type(given).__name__}")
+    if isinstance(types, (Traced, np.ndarray)) or isinstance(types, Tensor) and current() is not None:  # (f, x), as other libraries call theirs
+        raise AotgradTypeError(f"{user_loc()}: host_call: types={type(types).__name__} is an array: host_call makes a function that is then called with arrays, "
+                               "such as g = ag.host_call(f, lambda x: x), then g(x)")
     call = HostFunction(f, getattr(f, "__name__", type(f).__name__), jvp, vjp)
 
     def run(*args: Any) -> Any:
@@ -96,7 +99,7 @@ def _array(x: Any) -> Any:
 
 
 def _is_type(t: Any) -> bool:
-    return len(t) == 2 and isinstance(t[0], (tuple, list)) and not hasattr(t[1], "shape") and not _is_shaped(t[1])
+    return len(t) == 2 and isinstance(t[0], (tuple, list)) and not (hasattr(t[1], "shape") and hasattr(t[1], "dtype")) and not _is_shaped(t[1])
 
 
 def _is_shaped(t: Any) -> bool:

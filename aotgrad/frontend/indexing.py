@@ -103,7 +103,8 @@ def _mask_arrays(mask: Any, shape: Sequence[Any], dim: int, trace: Any) -> list[
     """The places where a mask holds, one array per dim of it."""
     if isinstance(mask, Traced):
         raise AotgradIndexError(
-            f"{user_loc()}: how many elements a mask computed here selects is known only when the code runs; use ag.where(mask, x, other), or a sum of x * mask")
+            f"{user_loc()}: how many elements a mask computed here selects is known only when the code runs; use ag.where(mask, x, other), or a sum of "
+            "x * mask; y[mask] = v works, and for y[mask] *= v write y = y.at[mask].mul(v)")
     data = np.asarray(mask._data if isinstance(mask, Tensor) else mask)
     for k, (m, n) in enumerate(zip(data.shape, shape[dim:])):
         seen = trace.example(n) if isinstance(n, Dim) else None

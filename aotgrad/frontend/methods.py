@@ -21,7 +21,6 @@ from aotgrad_runtime.errors import (
     AotgradNotImplementedError,
     AotgradRuntimeError,
     AotgradTypeError,
-    AotgradValueError,
 )
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
@@ -33,7 +32,7 @@ from .draws import DRAW_METHODS, DRAWS
 from .eager import Dual
 from .front import Public
 from .further import FURTHER, FURTHER_METHODS
-from .numpy_protocol import PUBLIC, array_function, array_ufunc, reduction
+from .numpy_protocol import PUBLIC, array_function, array_ufunc, ordered_reshape, reduction
 from .ordered import ORDERED, ORDERED_METHODS
 from .promotion import is_number
 from .trace import Traced, user_loc
@@ -554,7 +553,7 @@ def _new_tensor(self: Any, data: Any, dtype: Any = None, requires_grad: bool = F
 
 # ---- NumPy's meanings ---------------------------------------------------------------------------------------------------------------------
 
-_ARRAY_METHODS = ("all", "any", "argmax", "argmin", "clip", "cumprod", "cumsum", "diagonal", "dot", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "round",
+_ARRAY_METHODS = ("all", "any", "argmax", "argmin", "clip", "cumprod", "cumsum", "diagonal", "dot", "max", "mean", "min", "prod", "repeat", "round",
     "squeeze", "std",
                   "sum", "swapaxes", "take", "trace", "transpose", "var")
 
@@ -566,9 +565,15 @@ def _array_astype(self: Any, dtype: Any, order: str = "K", casting: str = "unsaf
 
 
 def _array_flatten(self: Any, order: str = "C") -> Any:
-    if order != "C":
-        raise AotgradValueError(f"flatten: order={order!r} is not available; transpose first, then flatten")
-    return call(TORCH["clone"], (call(NUMPY["ravel"], (self,), {}),), {})
+    return call(TORCH["clone"], (ordered_reshape(self, None, order),), {})
+
+
+def _array_reshape(self: Any, *shape: Any, order: str = "C", copy: Any = None) -> Any:
+    return ordered_reshape(self, shape, order)
+
+
+def _array_ravel(self: Any, order: str = "C") -> Any:
+    return ordered_reshape(self, None, order)
 
 
 def _array_copy(self: Any, order: str = "C") -> Any:
@@ -592,7 +597,7 @@ def _no_sort(name: str) -> Method:
 def _array_table() -> dict[str, Any]:
     out: dict[str, Any] = {name: dispatch.function(NUMPY[name], name) for name in _ARRAY_METHODS if name in NUMPY}
     out.update((name, reduction(name)) for name in ("all", "any", "max", "mean", "min", "prod", "sum"))
-    out.update(astype=_array_astype, flatten=_array_flatten, fill=_array_fill, copy=_array_copy,
+    out.update(astype=_array_astype, flatten=_array_flatten, reshape=_array_reshape, ravel=_array_ravel, fill=_array_fill, copy=_array_copy,
                nonzero=lambda self: tuple(x._data for x in _nonzero(self, True)), sort=_no_sort("sort"), argsort=_no_sort("argsort"), conj=lambda self: self,
                conjugate=lambda self: self)
     return out

@@ -17,7 +17,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from . import indexing
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
-from .trace import Traced, TracedArray, user_loc
+from .trace import Traced, TracedArray, current, user_loc
 
 __all__ = ["array_function", "array_ufunc"]
 
@@ -30,8 +30,9 @@ _BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor"
 def _refused(name: str, why: str = "is not available for tensors and traced values") -> AotgradTypeError:
     if name.startswith("scipy.special."):
         why += " (of SciPy's functions ag has erf, erfc, expit, logsumexp, softmax, log_softmax, xlogy)"
-    return AotgradTypeError(f"{user_loc()}: {name} {why}. Write it with functions that are (the documentation lists them), or, where no gradient is needed, "
-                            "take the numbers first: x.detach().numpy()")
+    instead = ("call it through g = ag.host_call(f, types), which runs Python in the middle of compiled code" if current() is not None else
+               "where no gradient is needed, take the numbers first: x.detach().numpy()")
+    return AotgradTypeError(f"{user_loc()}: {name} {why}. Write it with functions that are (the documentation lists them), or {instead}")
 
 
 # ---- ufuncs -----------------------------------------------------------------------------------------------------------------------------
@@ -72,6 +73,8 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return call(TORCH["clone"], tuple(inputs), {})
     if name == "rint" and len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0]._dtype.kind in "iu":
         inputs = (run(TORCH["astype"], {"input": inputs[0], "dtype": "float64"}),)  # np.round leaves integers, np.rint does not
+    if name == "divmod" and not kwargs:
+        return _divmod(*inputs)
     public = NUMPY.get(name)
     if public is None:
         if _just_numbers(inputs):
@@ -282,8 +285,14 @@ def _polyval(p: Any, x: Any) -> Any:
     return out
 
 
-def _diff(a: Any, n: int = 1, axis: int = -1) -> Any:
+def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    a = a if isinstance(a, Tensor) else np.asarray(a)
     d = axis % len(a.shape)
+    ends = [x if x is None or isinstance(x, Tensor) else np.asarray(x) for x in (None if v is np._NoValue else v for v in (prepend, append))]
+    if any(x is not None for x in ends):
+        one = (*a.shape[:d], 1, *a.shape[d + 1:])
+        first, last = (x if x is None or len(x.shape) else call(NUMPY["broadcast_to"], (x, one), {}) for x in ends)
+        a = call(NUMPY["concatenate"], ([x for x in (first, a, last) if x is not None],), {"axis": d})
     for _ in range(n):
         ahead, behind = (indexing.getitem(a, (*[slice(None)] * d, s)) for s in (slice(1, None), slice(None, -1)))
         a = call(NUMPY["not_equal" if a._dtype is bool_ else "subtract"], (ahead, behind), {})
@@ -442,6 +451,49 @@ def _concrete(func: Callable[..., Any]) -> Callable[..., Any]:
     return ask
 
 
+def ordered_reshape(x: Any, shape: Any, order: str = "C") -> Any:
+    """NumPy's ``reshape`` to the sizes ``shape`` (None: one dim) with the elements taken in the order of C or of Fortran."""
+    name = "ravel" if shape is None else "reshape"
+    if order not in ("C", "F"):
+        raise AotgradValueError(f"{user_loc()}: {name}: order={order!r} is not available; 'C' and 'F' are, in this order of the elements whatever their order in memory")
+    x = x if isinstance(x, Tensor) else np.asarray(x)
+    if order == "C":
+        return call(NUMPY[name], (x, *(shape or ())), {})
+    if shape is None:
+        return call(NUMPY["ravel"], (x.T,), {})
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    return call(NUMPY["reshape"], (x.T, tuple(sizes)[::-1]), {}).T
+
+
+def _clip(a: Any, a_min: Any = np._NoValue, a_max: Any = np._NoValue, out: Any = None, *, min: Any = np._NoValue, max: Any = np._NoValue, **rest: Any) -> Any:
+    low, high = (None if v is np._NoValue else v for v in (min if a_min is np._NoValue else a_min, max if a_max is np._NoValue else a_max))
+    return call(NUMPY["clip"], (a, low, high), {**rest, **({} if out is None else {"out": out})})
+
+
+def _divmod(x1: Any, x2: Any) -> tuple[Any, Any]:
+    return call(NUMPY["floor_divide"], (x1, x2), {}), call(NUMPY["remainder"], (x1, x2), {})
+
+
+def _matrix_power(a: Any, n: Any) -> Any:
+    """By squaring, from the left, as NumPy multiplies."""
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+        raise AotgradTypeError(f"{user_loc()}: np.linalg.matrix_power: n is {type(n).__name__}; it must be an integer")
+    if len(a.shape) < 2 or not isinstance(a.shape[-1] == a.shape[-2], bool) or a.shape[-1] != a.shape[-2]:
+        raise AotgradValueError(f"{user_loc()}: np.linalg.matrix_power: the last two dims of shape {tuple(a.shape)} must be equal")
+    if n == 0:
+        return np.zeros_like(a) + np.eye(int(a.shape[-1]), dtype=_dtype_of(a))
+    if n < 0:
+        raise _refused("np.linalg.matrix_power with n < 0", "needs the inverse, which is not available for tensors and traced values")
+    out: Any = None
+    base = a
+    while n:
+        if n % 2:
+            out = base if out is None else call(NUMPY["matmul"], (out, base), {})
+        n //= 2
+        base = call(NUMPY["matmul"], (base, base), {}) if n else base
+    return out if out is not a else call(TORCH["clone"], (a,), {})
+
+
 def _dtype_of(x: Any) -> Any:
     return x._dtype.np if isinstance(x, Tensor) else x
 
@@ -459,6 +511,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "vdot": _vdot, "linalg.vecdot": lambda x1, x2, *, axis=-1: _vecdot(x1, x2, axis), "matrix_transpose": _swapped, "linalg.matrix_transpose": _swapped,
     **{f"nan{name}": _without_nan(name) for name in ("sum", "prod", "mean", "max", "min")},
     "nan_to_num": lambda x, copy=True, **rest: _nan_to_num(x, copy, rest),
+    "reshape": lambda a, /, shape=None, order="C", *, newshape=None, copy=None: ordered_reshape(a, (shape if newshape is None else newshape,), order),
+    "ravel": lambda a, order="C": ordered_reshape(a, None, order), "clip": _clip, "linalg.matrix_power": _matrix_power,
     "diff": _diff, "trapezoid": _trapezoid, "average": _average, "tensordot": _tensordot, "inner": _inner,
     "append": lambda arr, values, axis=None: _append(arr, values, axis),
     "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.ir import Block, Builder, Func, Op, TensorType, Value, interp, opdef
+from aotgrad.ir.host import results as host_results
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.custom import expand_func
 from aotgrad.ir.transforms.differentiate import differentiate, jvp_func, transpose_into
@@ -394,10 +395,10 @@ def _line(op: Op) -> str:
 def _implementation(op: Op) -> Callable[..., Any]:
     definition = opdef.get(op.name)
     if op.name == "host_call":
-        types, one = op.attrs["types"], len(op.results) == 1
+        one, given = len(op.results) == 1, [o.type for o in op.operands]
 
         def host(*xs: Any) -> Any:
-            found = [np.asarray(x, t.dtype.np) for x, t in zip(op.attrs["call"](*xs), types)]
+            found = host_results(op.attrs["call"], xs, given, op.attrs["types"])
             return found[0] if one else found
 
         return host

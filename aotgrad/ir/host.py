@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.errors import AotgradNotImplementedError
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 
+from . import dims
 from .core import Block, Func, Op, walk
+from .dims import Dim
 
-__all__ = ["HostFunction", "LoopedFunction", "acts", "calls_host", "strip", "strip_func"]
+__all__ = ["HostFunction", "LoopedFunction", "acts", "calls_host", "results", "strip", "strip_func"]
 
 
 class HostFunction:
@@ -46,6 +48,31 @@ class HostFunction:
     def pulled(self, primals: int) -> HostFunction:
         """(arguments, cotangents of the results) -> cotangents of the arguments."""
         return self._linear(self.vjp, "vjp", primals, "vjp")
+
+
+def results(call: HostFunction, arrays: Sequence[Any], given: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+    """What ``call`` gives for ``arrays`` of the types ``given``, as arrays of the declared ``types``; others are errors, as compiled code goes by what was declared."""
+    out = call(*arrays)
+    if not types:
+        return []
+    if len(out) != len(types):
+        raise AotgradValueError(f"host_call: {call.name} gives {len(out)} results, {len(types)} declared in types=; return one array for each (a list or tuple counts "
+                                "as several)")
+    sizes = {d: n for t, x in zip(given, arrays) for d, n in zip(t.shape, np.shape(x))}
+    return [_as_declared(call.name, i, x, t, sizes) for i, (x, t) in enumerate(zip(out, types))]
+
+
+def _as_declared(name: str, i: int, x: Any, t: Any, sizes: dict[Any, int]) -> Any:
+    try:
+        found = np.asarray(x, t.dtype.np)
+    except (TypeError, ValueError) as error:
+        raise AotgradTypeError(f"host_call: {name}: result {i} is {type(x).__name__} and no array of {t.dtype.name}: {error}") from None
+    known = {str(d): n for d, n in sizes.items() if isinstance(d, Dim) and str(d) in dims.symbols_of(d)}
+    wanted = [sizes[d] if d in sizes else dims.substitute(d, known) for d in t.shape]
+    if len(wanted) != found.ndim or any(isinstance(n, int) and n != m for n, m in zip(wanted, found.shape)):
+        raise AotgradValueError(f"host_call: {name}: result {i} has the shape {found.shape}, declared in types= is ({', '.join(map(dims.to_text, wanted))}"
+                                f"{',' if len(wanted) == 1 else ''}); make them equal")
+    return found
 
 
 class LoopedFunction(HostFunction):

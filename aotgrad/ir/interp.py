@@ -11,6 +11,7 @@ from aotgrad_runtime.errors import AotgradError, AotgradRangeError, AotgradRunti
 
 from . import dims, opdef
 from .core import Block, Func, Op, Value
+from .host import results as host_results
 from .transforms.custom import body_of
 from .transforms.rewrite import decompose_block, decompose_func
 from .types import TensorType
@@ -82,6 +83,8 @@ def run_op(op: Op, ins: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any
         return run_block(op.regions[0 if ins[0] else 1], ins[1:], sizes)
     if op.name in ("custom", "custom_linear"):
         return run_block(decompose_block(body_of(op)), ins, sizes)[:len(op.results)]
+    if op.name == "host_call":
+        return host_results(attrs["call"], ins, [o.type for o in op.operands], [t.substitute(sizes) for t in op.attrs["types"]])
     ref = opdef.get(op.name).ref
     if ref is None:
         raise AotgradRuntimeError(f"ag.{op.name} has no reference meaning")

@@ -659,7 +659,7 @@ class ArrayTensor(Tensor):
             raise AotgradTypeError(
                 f"{recording.user_line()}: a plain NumPy array (np.asarray, np.array, np.float64, storing into an array, a function of SciPy) would take the numbers of "
                 "a value that is being differentiated, and its derivative would be lost. Leave x = np.asarray(x) out, as NumPy's functions take the value as it is, or "
-                "write np.copy(x), which works on lists, arrays and such values alike (with .astype(float) for a dtype). Build arrays with np.stack, write into "
+                "write np.copy(x), which works on arrays and such values alike (with .astype(float) for a dtype). Build arrays with np.stack, write into "
                 "y = np.zeros_like(x) with y[i] = v; to treat the numbers as constants, use x.detach()")
         return super().__array__(dtype, copy)
 
