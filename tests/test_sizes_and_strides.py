@@ -85,3 +85,21 @@ def test_contiguous_is_a_copy_where_memory_is_not(view: Callable[[Any], Any]) ->
 def test_what_is_not_known_says_so(ask: Callable[[Any], Any], says: str) -> None:
     with pytest.raises(ag.AotgradError, match=rf"test_sizes_and_strides\.py:\d+.*{says}"):
         ag.compile(ask)(ag.ones(3, 4))
+
+
+HUGE = {"a copy": (lambda x: x[:5, :5].sum(), (2**31, 2**28), r"x of shape \(2147483648, 268435456\) repeats .* 4611686018427387904 bytes"),
+        "a result": (lambda x: np.tile(x, 2**55), (5,), r"results take 1441151880758558720 bytes"),
+        "workspace": (lambda x: np.cumsum(np.tile(x, 2**54))[::2].sum(), (5,), r"workspace takes \d{18,} bytes")}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_no_memory_says_what_takes_how_much(name: str) -> None:
+    f, shape, message = HUGE[name]
+    x = np.broadcast_to(np.float64(3.0), shape)
+    compiled = ag.compile(f)
+    for _ in range(2):
+        with pytest.raises(MemoryError, match=message) as e:
+            compiled(x if len(shape) > 1 else x.copy())
+        assert isinstance(e.value, ag.AotgradError)
+    if len(shape) > 1:
+        assert compiled(np.broadcast_to(np.float64(3.0), (7, 6))) == 75.0  # the error leaves the function as it was

@@ -24,7 +24,7 @@ from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime import call, modes, watchers
 from aotgrad_runtime.call import ArgSpec, Fixed, Sym
-from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradMemoryError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import anomaly, changes, detour, inspection, keeping, kernels, leaks, outputs, placement, profiling, ready, retraces, sources, split, structured, taped, unusable
@@ -35,6 +35,7 @@ from .front import unforeseen
 from .keeping import Kept
 from .leaves import alias, spared
 from .ledger import Ledger
+from .memory import named
 from .options import Options
 from .program import Program, Pullback, depends
 from .promotion import is_number
@@ -246,7 +247,13 @@ class State:
             result = self._plainly(args, kwargs)
             return result if out is None else outputs.write(result, out)
         expected = self._expected(variant, leaves) if variant.verified < self.options.verify else None
-        result = self.execute(variant, leaves)
+        try:
+            result = self.execute(variant, leaves)
+        except AotgradMemoryError as e:
+            if e.argument is None or e.argument >= len(variant.leaves):
+                raise
+            index = variant.leaves[e.argument].index
+            raise named(self.name, leaf_names(self.signature, tree)[index], array_of(leaves[index])) from None
         if expected is not None:
             self._verify(variant, expected, result)
         if fresh or not variant.entered:

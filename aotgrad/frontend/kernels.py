@@ -23,11 +23,11 @@ from aotgrad_runtime import call, forks, pool
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.call import ArgSpec, Instance, OutSpec, Sym
 from aotgrad_runtime.dtypes import uint8
-from aotgrad_runtime.errors import AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradValueError
 from aotgrad_runtime.loader import Library
 from aotgrad_runtime.records import record
 
-from . import compiler
+from . import compiler, memory
 
 __all__ = ["Kernel", "build", "cache", "collector_paused", "dense_order", "packed", "refuse", "rest", "run_flat", "run_over", "whole"]
 
@@ -277,8 +277,14 @@ def run_flat(kernel: Kernel, arrays: Sequence[Any], *block: Any) -> list[Any]:
 def run_over(kernel: Kernel, arrays: Sequence[Any], *block: Any) -> list[Any]:
     """The same, where arguments that the kernel writes over may change: the outputs that belong there are the arrays themselves, or what stood for them if they are not
     dense (then they have not changed yet)."""
-    given = [packed(a, t) for a, t in zip(arrays, kernel.func.arg_types)]
-    out = kernel.flat(*given, *block)
+    given: list[Any] | None = None
+    try:
+        given = [packed(a, t) for a, t in zip(arrays, kernel.func.arg_types)]
+        out = kernel.flat(*given, *block)
+    except (MemoryError, ValueError) as e:  # NumPy raises the latter where a number of bytes is no number of the machine's
+        if isinstance(e, AotgradError):
+            raise
+        raise memory.copying(kernel.func, arrays) if given is None else memory.running(kernel.func, kernel.meta["workspace"], given, e) from None
     found = [] if out is None else list(out) if isinstance(out, tuple) else [out]  # None: a function without results
     return found if not kernel.over else whole(kernel, found, given)
 

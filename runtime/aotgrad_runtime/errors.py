@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 __all__ = [
-    "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradNotImplementedError",
+    "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradMemoryError",
+    "AotgradNotImplementedError",
     "AotgradOverflowError", "AotgradRangeError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
     "AotgradWarning", "AotgradZeroDivisionError",
 ]
@@ -43,6 +44,12 @@ class AotgradOverflowError(AotgradError, OverflowError):
 
 class AotgradArgumentError(AotgradValueError, AotgradRuntimeError):
     """Shapes or arguments that do not fit each other, where NumPy raises ``ValueError`` and PyTorch ``RuntimeError``."""
+
+
+class AotgradMemoryError(AotgradError, MemoryError):
+    """More memory than there is, where NumPy raises ``MemoryError``."""
+
+    argument: int | None = None  # which one could not be copied
 
 
 class AotgradDTypeError(AotgradTypeError, AotgradRuntimeError):

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from .. import modes, watchers
+from ..errors import AotgradMemoryError
 from .match import Matched, dense_strides, match, out_shapes
 from .pack import release_word
 from .spec import Instance
@@ -52,7 +53,7 @@ def plain_run(instance: Instance, ptrs: Sequence[int], syms: Sequence[int]) -> t
         try:
             keep, call.workspace = _alloc_aligned(need)
         except (MemoryError, ValueError):
-            raise MemoryError("a compiled function ran out of memory") from None
+            raise AotgradMemoryError(f"a compiled function ran out of memory: its workspace takes {need} bytes") from None
     ctx = _Ctx.from_buffer_copy(ctypes.string_at(instance.ctx, ctypes.sizeof(_Ctx))) if instance.ctx else _Ctx()
     call.ctx = instance.ctx
     prototype: Any = _HOLDING

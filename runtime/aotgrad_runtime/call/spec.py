@@ -10,7 +10,15 @@ from typing import Any, Final
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import AotgradOverflowError, AotgradRangeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError, AotgradZeroDivisionError
+from ..errors import (
+    AotgradMemoryError,
+    AotgradOverflowError,
+    AotgradRangeError,
+    AotgradRuntimeError,
+    AotgradTypeError,
+    AotgradValueError,
+    AotgradZeroDivisionError,
+)
 from ..records import record
 
 __all__ = ["ABSENT", "ArgSpec", "Attr", "Cell", "Dim", "Fixed", "Global", "Instance", "KINDS", "OutSpec", "RELEASE_BYTES", "Source", "Sym", "default_on_error", "failure"]
@@ -100,7 +108,7 @@ class OutSpec:
 
 def failure(code: int, info: Sequence[int], name: str = "a compiled function", locations: Sequence[str] = ()) -> BaseException:
     """The error that a kernel's code means: ``AotgradRangeError`` for 2, ``AotgradValueError`` for 3 (a number outside an op's domain; its location says which), or
-    ``AotgradZeroDivisionError`` or ``AotgradOverflowError`` where ``info[2]`` is 1 or 2, ``MemoryError`` for 4, ``KeyboardInterrupt`` for 5.
+    ``AotgradZeroDivisionError`` or ``AotgradOverflowError`` where ``info[2]`` is 1 or 2, ``AotgradMemoryError`` for 4, ``KeyboardInterrupt`` for 5.
 
     ``locations``: lines of the user's, numbered by ``info[0]``. Behind tabs, what an index is, where that is known: {0} in it stands for the index as it was written,
     {1} for the size, {2} for the index that the kernel met; and for an index its dim and form (see ``Module.index_location``)."""
@@ -120,7 +128,7 @@ def failure(code: int, info: Sequence[int], name: str = "a compiled function", l
     if code == 3:
         return (AotgradOverflowError if info[2] else AotgradValueError)(f"{place or 'a number outside the domain of an operation'} ({info[1]} in {name})")
     if code == 4:
-        return MemoryError(f"{name} ran out of memory")
+        return AotgradMemoryError(f"{name} ran out of memory")
     return KeyboardInterrupt() if code == 5 else AotgradRuntimeError(f"{line}{name} failed with code {code}")
 
 
