@@ -150,6 +150,19 @@ def _at(b: FrontBuilder, op: opdef.OpDef, o: Operand, dtype: DType) -> Value:
     return _brought(b, o.value, dtype, dtype) if op.name == "clip" else b.fit(o.value, dtype=dtype)
 
 
+def _in_range(arguments: dict[str, Any]) -> dict[str, Any]:
+    """NumPy's ``clip``: a lower bound below all that the integer dtype holds, or an upper one above, limits nothing; every other that it does not hold is refused."""
+    x, found = arguments["input"], dict(arguments)
+    if x.kind.weak or x.kind.dtype.kind not in "iu":
+        return found
+    info = np.iinfo(x.kind.dtype.np)
+    for name, edge, sign in (("min", int(info.min), -1), ("max", int(info.max), 1)):
+        o = arguments.get(name)
+        if isinstance(o, Operand) and o.make is None and isinstance(o.number, int) and (o.number - edge) * sign > 0:
+            found[name] = Operand(o.kind, number=edge)
+    return found
+
+
 def _written(b: FrontBuilder, o: Operand, dtype: DType) -> Value:
     """A Python number on its way into an array of ``dtype``, which must hold it; for tensors, negative integers wrap into unsigned dtypes, as in PyTorch."""
     if dtype.kind not in "iu" or o.kind.dtype.kind != "i":
@@ -369,6 +382,8 @@ class Public:
 def emit_public(public: Public, b: FrontBuilder, arguments: dict[str, Any]) -> Any:
     """Runs the op's ``canon`` on operands (``Operand`` objects stand in ``arguments`` for arrays). Gives a value or a tuple of them."""
     op = public.op
+    if public.numpy and op.name == "clip":
+        arguments = _in_range(arguments)
     operands: list[Operand] = []
     places: list[tuple[str, int | None]] = []
     for name in public.tensors:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad.ir.ops.common import norm_dims
+from aotgrad.ir.ops.common import norm_dim, norm_dims, whole
 from aotgrad.ir.ops.contract import einsum_view
 from aotgrad_runtime.arrays import converted, decode, held
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import indexing
@@ -287,20 +287,27 @@ def _polyval(p: Any, x: Any) -> Any:
 
 def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     a = a if isinstance(a, Tensor) else np.asarray(a)
-    d = axis % len(a.shape)
+    if not len(a.shape):
+        raise AotgradArgumentError(f"{user_loc()}: diff: the input is 0-d; differences of neighbours need at least one dimension")
+    times = whole(n)
+    if times is None:
+        raise AotgradTypeError(f"{user_loc()}: diff: n is {type(n).__name__} ({n!r:.40}); how often is a whole number")
+    if times < 0:
+        raise AotgradArgumentError(f"{user_loc()}: diff: n is {times}; it must be non-negative")
+    d = norm_dim(axis, len(a.shape))
     ends = [x if x is None or isinstance(x, Tensor) else np.asarray(x) for x in (None if v is np._NoValue else v for v in (prepend, append))]
     if any(x is not None for x in ends):
         one = (*a.shape[:d], 1, *a.shape[d + 1:])
         first, last = (x if x is None or len(x.shape) else call(NUMPY["broadcast_to"], (x, one), {}) for x in ends)
         a = call(NUMPY["concatenate"], ([x for x in (first, a, last) if x is not None],), {"axis": d})
-    for _ in range(n):
+    for _ in range(min(times, a.shape[d]) if type(a.shape[d]) is int else times):  # after which nothing is left
         ahead, behind = (indexing.getitem(a, (*[slice(None)] * d, s)) for s in (slice(1, None), slice(None, -1)))
         a = call(NUMPY["not_equal" if a._dtype is bool_ else "subtract"], (ahead, behind), {})
     return a
 
 
 def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    d = axis % len(y.shape)
+    d = norm_dim(axis, len(y.shape), "axis")
     cut = [(*[slice(None)] * d, s) for s in (slice(1, None), slice(None, -1))]
     ahead, behind = (y[c] for c in cut)
     if x is not None:
@@ -320,7 +327,7 @@ def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fal
     if len(w.shape) != len(a.shape):
         if not isinstance(axis, int):
             raise AotgradValueError(f"{user_loc()}: np.average: weights of another shape than the array need one integer axis")
-        d = axis % len(a.shape)
+        d = norm_dim(axis, len(a.shape), "axis")
         w = _reshape(w, (*[1] * d, w.shape[0], *[1] * (len(a.shape) - d - 1)))
     total = call(NUMPY["sum"], (call(NUMPY["broadcast_to"], (w, tuple(a.shape)), {}),), {"axis": axis, "keepdims": keepdims})
     return call(NUMPY["sum"], (a * w,), {"axis": axis, "keepdims": keepdims}) / total
@@ -372,7 +379,7 @@ def _einsum(subscripts: Any, *operands: Any, **kwargs: Any) -> Any:
 
 
 def _rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
-    i, j = (d % len(m.shape) for d in axes)
+    i, j = (norm_dim(d, len(m.shape), "axes") for d in axes)
     order = list(range(len(m.shape)))
     order[i], order[j] = j, i
     k %= 4
@@ -528,7 +535,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _torch_meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Any, ...]:
-    return tuple(_meshgrid(*(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors), indexing=indexing))
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
+    if not given:
+        raise AotgradArgumentError(f"{user_loc()}: meshgrid: give at least one tensor")
+    for i, x in enumerate(given):
+        if (rank := len(x.shape if isinstance(x, Tensor) else np.shape(x))) > 1:
+            raise AotgradArgumentError(f"{user_loc()}: meshgrid: tensors are 0D or 1D, but number {i} has {rank} dims; flatten it first (x.reshape(-1))")
+    return tuple(_meshgrid(*given, indexing=indexing))
 
 
 PUBLIC: dict[str, Callable[..., Any]] = {

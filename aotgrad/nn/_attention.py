@@ -62,8 +62,10 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
     size, number = _sizes(query), _sizes(key)
     factor = 1.0 / math.sqrt(max(size[-1], 1)) if scale is None else float(scale)
     whole = (*lead, size[-2], _sizes(value)[-1])
-    if 0 in (*lead, size[-2], number[-2]):
-        return f.matmul(f.matmul(query, f.swapaxes(key, -1, -2)), value)
+    if 0 in (*whole, number[-2]):
+        nothing = f.matmul(f.matmul(query, f.swapaxes(key, -1, -2)), value)
+        own = 0 in (size[-2], *_sizes(value))  # torch then takes the leading dims of query alone
+        return f.sum_to_size(nothing, (*size[:-1], whole[-1])) if own and lead != size[:-2] else nothing
     heads = [_flat(x, lead or (1,)) for x in (query, key, value)]
     mask = None if attn_mask is None else _flat(attn_mask, lead if rank(attn_mask) > 2 and any(n != 1 for n in _sizes(attn_mask)[:-2]) else ())
     if mask is not None:

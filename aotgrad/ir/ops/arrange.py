@@ -48,8 +48,8 @@ def _unfilled(shape: Sequence[Any], total: Any) -> str:
     return f"shape '{list(shape)}' is invalid for input of size {total}"
 
 
-def _full_shape(x: Any, shape: Sequence[Any]) -> tuple[Any, ...]:
-    """The target with -1 worked out."""
+def _full_shape(b: Any, x: Any, shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The target with -1 worked out, of which the other sizes must say something: beside a size of 0 it could be anything."""
     holes = [i for i, d in enumerate(shape) if isinstance(d, int) and d == -1]
     if len(holes) > 1:
         raise AotgradValueError("only one dimension can be inferred: one size may be -1")
@@ -57,8 +57,11 @@ def _full_shape(x: Any, shape: Sequence[Any]) -> tuple[Any, ...]:
     if holes:
         rest = dimlib.product(d for i, d in enumerate(shape) if i != holes[0])
         total = x.type.size
-        if isinstance(rest, int) and isinstance(total, int) and (rest == 0 or total % rest):
+        if 0 in (rest, b.trace.example(rest)):
+            raise AotgradValueError(f"{_unfilled(b.numbers(shape), *b.numbers([total]))}: beside a size of 0, -1 can be anything; write the size")
+        if isinstance(rest, int) and isinstance(total, int) and total % rest:
             raise AotgradValueError(_unfilled(shape, total))
+        at_least(b, rest, 1, "reshape")
         out[holes[0]] = dimlib.floordiv(total, rest)
     if any(isinstance(d, int) and d < 0 for d in out):
         raise AotgradValueError(f"reshape: negative size in {list(shape)}")
@@ -66,7 +69,7 @@ def _full_shape(x: Any, shape: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _view_canon(b: Any, x: Any, *shape: Any) -> Any:
-    target = _full_shape(x, _whole_sizes(shape))
+    target = _full_shape(b, x, _whole_sizes(shape))
     b.join_product(x.type.size, dimlib.product(target), f"reshape to {target}", lambda: _unfilled(b.numbers(target), *b.numbers([x.type.size])))
     return b.view(x, shape=target)
 
@@ -103,7 +106,10 @@ def _unflatten_canon(b: Any, x: Any, dim: int, sizes: Any) -> Any:
         raise AotgradArgumentError("only one dimension can be inferred: one of sizes may be -1")
     known = dimlib.product(d for i, d in enumerate(parts) if i not in holes)
     if holes:
-        parts[holes[0]] = 0 if known == 0 else dimlib.floordiv(n, known)
+        if 0 in (known, b.trace.example(known)):
+            raise AotgradArgumentError(f"unflatten: beside a size of 0, -1 can be anything in sizes {b.numbers(parts)}; write the size")
+        at_least(b, known, 1, "unflatten")
+        parts[holes[0]] = dimlib.floordiv(n, known)
     if isinstance(n, int) and isinstance(known, int) and n != dimlib.product(parts):
         shown = [-1 if i in holes else d for i, d in enumerate(parts)]
         raise AotgradArgumentError(f"unflatten: Provided sizes {shown} don't multiply up to the size of dim {at} ({n}) in the input tensor")
@@ -684,11 +690,14 @@ for _short, _dtype in (("float", "float32"), ("double", "float64"), ("int", "int
           Front(f"{_short}(input)", lambda b, x, d=_dtype: b.to_dtype(x, as_dtype(d)), "none", function=False))
 
 
-def _count_nonzero(b: Any, x: Any, dim: Any = None) -> Any:
+def _count_nonzero(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     truth = x if x.type.dtype is bool_ else b.ne(x, b.full_like(x, 0))
-    return b.sum(b.to_dtype(truth, int64), dims=norm_dims(dim, len(x.type.shape)))
+    dims = norm_dims(dim, len(x.type.shape))
+    out = b.sum(b.to_dtype(truth, int64), dims=dims)
+    return b.to_shape(out, tuple(1 if i in dims else n for i, n in enumerate(x.type.shape))) if keepdim else out
 
 
 _move("count_nonzero", "How many elements are not 0.", lambda b, x: _count_nonzero(b, x), {}, _one(((2, 3), {})),
-      Front("count_nonzero(input, dim=None)", _count_nonzero, "none", ("count_nonzero",)))
+      Front("count_nonzero(input, dim=None)", lambda b, x, dim=None: _count_nonzero(b, x, dim), "none", ("count_nonzero",),
+            "count_nonzero(input, dim=None, *, keepdim=False)", _count_nonzero))
 

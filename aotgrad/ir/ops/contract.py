@@ -179,9 +179,14 @@ _product_alias("inner", "Inner product of two vectors (torch's dot).", 1, 1, ("v
 
 
 def _outer_canon(b: Any, x: Any, y: Any) -> Any:
+    if (len(x.type.shape), len(y.type.shape)) != (1, 1):
+        raise AotgradValueError(f"outer takes two vectors, not tensors of {len(x.type.shape)} and {len(y.type.shape)} dims; flatten them first (x.reshape(-1))")
+    return _np_outer(b, x, y)
+
+
+def _np_outer(b: Any, x: Any, y: Any) -> Any:
+    """Of the elements, whatever the rank."""
     n, m = x.type.size, y.type.size
-    if b.torch and (len(x.type.shape), len(y.type.shape)) != (1, 1):
-        raise AotgradValueError("outer takes two vectors")
     return b.outer(b.to_shape(x, (n,)), b.to_shape(y, (m,)))
 
 
@@ -192,7 +197,7 @@ def _outer_body(b: Any, x: Any, y: Any) -> Any:
 
 register(OpDef("outer", "All products of elements of two vectors.", ("x", "y"), None, None, Composite(_outer_body),
                samples=lambda: (Sample((np.arange(3.0), np.arange(1.0, 3.0)), name="3x2"),),
-               front=Front("outer(input, vec2)", _outer_canon, "contract", ("outer",), aliases=("ger",))))
+               front=Front("outer(input, vec2)", _outer_canon, "contract", ("outer",), np_canon=_np_outer, aliases=("ger",))))
 
 
 # ---- einsum -------------------------------------------------------------------------------------------------------------------------

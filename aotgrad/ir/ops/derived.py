@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.dtypes import bool_, float32, float64, int64
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRangeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, AotgradDTypeError, AotgradRangeError, AotgradValueError
 
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
 from .common import at_least, norm_dim, norm_dims
@@ -231,6 +231,9 @@ def _index_select(b: Any, x: Any, dim: int, index: Any) -> Any:
     _rows("index_select", x, index)
     if not x.type.shape:
         raise AotgradValueError("index_select: the input is 0-d; it needs a dimension to select along")
+    if len(index.type.shape) > 1:
+        raise AotgradDimError(f"index_select(): Index is supposed to be a vector, but it has {len(index.type.shape)} dims; index with x[index] for more")
+    index = index if index.type.shape else b.to_shape(index, (1,))
     return b.index_select(x, b.to_dtype(index, int64), dim=norm_dim(dim, len(x.type.shape)))
 
 
