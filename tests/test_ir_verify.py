@@ -12,6 +12,7 @@ from optable import active, func_of, ids, rows
 
 from aotgrad.ir import Block, Builder, Func, Layout, Loc, Op, Value, build, dims, passes, tensor_type, walk
 from aotgrad.ir.attributes import Raw
+from aotgrad.ir.interp import run
 from aotgrad.ir.passes import all_passes, parse_pipeline, pipeline_text, run_pipeline
 from aotgrad.ir.transforms.differentiate import jvp_func, vjp_func
 from aotgrad.ir.verifier import VerifyError, verify
@@ -166,6 +167,13 @@ def with_op(name, types, attrs, operands=1, regions=()):
     return Func("f", block)
 
 
+def test_numbers_that_no_machine_has_are_errors_where_they_are_computed():
+    func = build("f", [T], lambda b, x: b.size(dim=N + ((1 << 63) - 1)))
+    verify(func)
+    with pytest.raises(AotgradValueError, match="ag.size"):
+        run(func, np.ones(3))
+
+
 @pytest.mark.parametrize(("func", "message"), [
     (lambda: with_op("nope", [T], {}), "unknown op"), (lambda: with_op("mul", [T], {}), "takes 2 operands (x, y), not 1"),
         (lambda: with_op("exp", [T], {"k": 1}), "no attribute 'k'"),
@@ -178,6 +186,13 @@ def with_op(name, types, attrs, operands=1, regions=()):
     (lambda: with_op("broadcast", [T], {"shape": (dims.symbol("k"),), "dims": (0,)}), "attribute 'shape': size 'k' (in k) is bound by no argument"),
     (lambda: with_op("cast", [T], {"dtype": "float64"}), "its attributes give no type: dtype 'float64' is not an aotgrad dtype"),
     (lambda: with_op("arith.addf", [T], {}), "unknown op"),
+    (lambda: with_op("full", [S], {"shape": (), "value": 1 << 62, "dtype": dtypes.int16}, operands=0), "int16 does not hold 4611686018427387904"),
+    (lambda: with_op("full", [S], {"shape": (), "value": float("nan"), "dtype": dtypes.int64}, operands=0), "int64 does not hold nan"),
+    (lambda: with_op("full", [S], {"shape": (), "value": "a", "dtype": dtypes.float64}, operands=0), "value 'a' is no number"),
+    (lambda: with_op("full", [S], {"shape": (), "value": 1 << 63, "dtype": dtypes.float64}, operands=0), "attribute 'value': 9223372036854775808 is beyond 64 bits"),
+    (lambda: with_op("slice", [T], {"starts": ('a"b.py',), "sizes": (N,), "steps": (1,)}), "attribute 'starts': 'a\"b.py' is neither an int nor a Dim"),
+    (lambda: with_op("slice", [T], {"starts": (0,), "sizes": (N,), "steps": (1 << 70,)}), "is beyond 64 bits"),
+    (lambda: with_op("size", [S], {"dim": 1.5}, operands=0), "attribute 'dim': 1.5 is neither an int nor a Dim"),
 ])
 def test_wrong_ops(func, message):
     broken(func(), message)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.errors import AotgradError, AotgradRangeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradMemoryError, AotgradRangeError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
 from . import dims, opdef
 from .core import Block, Func, Op, Value
@@ -94,8 +94,11 @@ def run_op(op: Op, ins: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any
         raise AotgradRangeError(f"{op.loc}: {error}") from error
     except AotgradError:
         raise
-    except ValueError as error:
-        raise AotgradValueError(f"{op.loc}: ag.{op.name}: {error}") from error
+    except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        if op.name == "host_call" and not isinstance(error, ValueError):  # the user's
+            raise
+        kind = AotgradMemoryError if isinstance(error, MemoryError) else AotgradValueError
+        raise kind(f"{op.loc}: ag.{op.name}: {error}") from error
     outs = out if isinstance(out, tuple) else (out,)
     return [np.asarray(o, r.type.dtype.np) for o, r in zip(outs, op.results)]
 

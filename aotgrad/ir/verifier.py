@@ -29,6 +29,11 @@ LEVELS: Final = ("tensor", "kernel")
 _PLAIN: Final = (bool, int, float, complex, str, DType, dims.Dim, Layout, TensorType, np.ndarray, np.generic, type(None))
 
 
+_WHOLE: Final = frozenset(("arrays", "at", "axes", "dilation", "dim", "dims", "drop", "extents", "groups", "high", "kernel", "length", "low", "perm", "shape", "sizes",
+                           "starts", "steps", "stride"))
+"""Attributes of whole numbers, of whatever op."""
+
+
 class VerifyError(AotgradValueError):
     """IR that breaks a rule of its level; ``op`` is the op at fault, or None where the function itself is."""
 
@@ -188,7 +193,7 @@ class _Verifier:
         for key in definition.attrs:
             if key not in op.attrs:
                 self.fail(f"attribute {key!r} is missing (its default is {definition.attrs[key]!r}); build ops with a Builder, which completes them", op)
-            wrong = _wrong_attr(op.attrs[key])
+            wrong = _wrong_attr(op.attrs[key], key in _WHOLE)
             if wrong:
                 self.fail(f"attribute {key!r}: {wrong}", op)
             self.bound(op.attrs[key], op, f"attribute {key!r}")
@@ -250,12 +255,17 @@ def _wrong_type(t: Any) -> str | None:
     return None
 
 
-def _wrong_attr(value: Any) -> str | None:
+def _wrong_attr(value: Any, whole: bool) -> str | None:
+    """``whole``: of integers and sizes alone."""
     stack = [value]
     while stack:
         v = stack.pop()
+        if type(v) is int and not -1 << 63 <= v < 1 << 63:
+            return f"{v} is beyond 64 bits"
         if isinstance(v, list) or (not isinstance(v, (tuple, dict)) and not isinstance(v, _PLAIN)) or isinstance(v, Raw):
             return f"{v!r} is not a plain value (numbers, strings, dtypes, sizes, layouts, arrays, tuples of them)"
+        if whole and not isinstance(v, (tuple, int, np.integer, dims.Dim)):
+            return f"{v!r} is neither an int nor a Dim"
         if isinstance(v, tuple):
             stack.extend(v)
         elif isinstance(v, dict):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aotgrad_runtime.dtypes import as_dtype, from_mlir, int64
+from aotgrad_runtime.dtypes import DType, as_dtype, from_mlir, int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from .. import dims as dimlib
@@ -46,8 +46,20 @@ def _behind(given: Sequence[int], size: Any) -> tuple[int, ...]:
 
 # ---- sources ----------------------------------------------------------------------------------------------------------------
 
+def _full_rule(types: Types, a: Attrs) -> Types:
+    value, dtype = a["value"], a["dtype"]
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, (int, float, complex)):
+        raise AotgradValueError(f"full: value {value!r} is no number")
+    if isinstance(dtype, DType) and dtype.kind in "iu":
+        info = np.iinfo(dtype.np)
+        if isinstance(value, complex) or not info.min <= value <= info.max:  # NaN neither
+            raise AotgradValueError(f"full: {dtype.name} does not hold {value}")
+    return (TensorType(tuple(a["shape"]), dtype),)
+
+
 register(OpDef(
-    "full", "A splat of one number.", (), lambda types, a: (TensorType(tuple(a["shape"]), a["dtype"]),), lambda shape, value, dtype: np.full(shape, value, dtype.np),
+    "full", "A splat of one number.", (), _full_rule, lambda shape, value, dtype: np.full(shape, value, dtype.np),
     Zero(), Index(lambda k, op, idx: k.const(op.attrs["value"], op.attrs["dtype"])), {"shape": REQUIRED, "value": REQUIRED, "dtype": REQUIRED},
     lambda: (Sample((), {"shape": s, "value": 1.5, "dtype": from_mlir("f64")}, str(s)) for s in ((2, 3), (), (0,))), exact=True))
 register(OpDef(
