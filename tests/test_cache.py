@@ -116,10 +116,10 @@ def works_without_keeping(cache: ObjectCache) -> None:
 def test_unfit_folders_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_ = tmp_path / "open"
     open_.mkdir()
-    for mode in (0o755, 0o777, 0o710, 0o701):
+    for mode in (0o775, 0o777, 0o720, 0o702):
         open_.chmod(mode)
         cache = ObjectCache(open_)
-        assert "open to other users" in cache.off and "chmod 700" in cache.off
+        assert "written to by other users" in cache.off and "chmod go-w" in cache.off
         works_without_keeping(cache)
         assert list(open_.iterdir()) == []
     (tmp_path / "file").write_text("")
@@ -131,6 +131,16 @@ def test_unfit_folders_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "mine").mkdir(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert "another user" in ObjectCache(tmp_path / "mine").off
+
+
+def test_a_folder_that_others_may_read_is_used(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    for mode in (0o755, 0o711, 0o700):
+        (tmp_path / "plain").chmod(mode)
+        cache = ObjectCache(tmp_path / "plain")
+        assert cache.off is None
+        entry = cache.put("k", b"library", {"n": mode})
+        assert entry.path is not None and os.stat(entry.path).st_mode & 0o077 == 0
 
 
 def test_a_disk_that_refuses(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:

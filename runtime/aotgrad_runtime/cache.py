@@ -190,8 +190,8 @@ def _unusable(folder: str) -> str | None:
         return f"{folder} is not a folder"
     if about.st_uid != os.geteuid():
         return f"{folder} belongs to another user"
-    if about.st_mode & 0o077:
-        return f"{folder} is open to other users (mode {stat.S_IMODE(about.st_mode):04o}); run chmod 700 on it"
+    if about.st_mode & 0o022:  # what others may read does no harm, and files are the user's alone
+        return f"{folder} can be written to by other users (mode {stat.S_IMODE(about.st_mode):04o}), whose code would run as yours; run chmod go-w on it"
     return None
 
 
