@@ -41,6 +41,7 @@ WANTED_NUMPY = (
 )
 WANTED_MODULES = ("fft", "func", "fx", "linalg", "nn.Linear", "nn.Module", "nn.init", "numpy", "optim", "special", "autograd.Function", "autograd.forward_ad",
                   "autograd.functional", "autograd.gradcheck", "autograd.profiler")
+WANTED_METHODS = ("trace", "lower", "prebind", "cache_info", "explain", "address")
 
 HEAD = """# What is supported
 
@@ -172,6 +173,7 @@ def page() -> str:
         _section("Not supported yet", "Transforms, control flow and modules:", _filled(f"ag.{n}" for n in absent), "",
                  "`ag` functions (names of PyTorch):", _filled(n for n in WANTED_FUNCTIONS.split() if not _here(n) and not _here(f"nn.functional.{n}")), "",
                  "NumPy functions on tensors and traced values:", _filled(n for n in WANTED_NUMPY.split() if n not in served), "",
+                 "Methods of compiled functions (for a C function, `ag.aot.build`):", _filled(f"f.{n}" for n in WANTED_METHODS if not hasattr(ag.compile(main), n)), "",
                  "`aotgrad build`: dtypes other than " + ", ".join(sorted({d.name for d in aot._DTYPES.values()})) + ". Systems: see the table in the README."),
     ])
 
