@@ -30,7 +30,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 from . import anomaly, changes, detour, inspection, keeping, kernels, leaks, outputs, placement, profiling, ready, retraces, sources, split, structured, taped, unusable
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
-from .explained import explained_with_line, told_of_arguments
+from .explained import explained_with_line, of_argument, told_of_arguments
 from .front import unforeseen
 from .keeping import Kept
 from .leaves import alias, spared
@@ -454,9 +454,9 @@ class State:
                 states.check(self.name, lambda: self._again(leaves, tree, static, holders))
             before.refuse(self.name, lambda: self.trace(leaves, tree, static))
             settled = before.settle(trace)
-        except Exception:
+        except Exception as error:
             before.undo()
-            raise
+            raise of_argument(error, self.signature, args, kwargs, zip(names, given)) or error from error.__cause__
         changed = changes.finish(trace, given, settled)
         if trace.torch and not any(isinstance(x, (np.ndarray, np.generic)) for x in leaves):  # tensors came out of variables
             tensors = True

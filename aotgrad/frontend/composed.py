@@ -17,7 +17,7 @@ from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import as_dtype, float32
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
-from . import dispatch, inplace
+from . import boundary, dispatch, inplace
 from .front import FrontBuilder, Operand, Public
 from .trace import Traced, TracedTensor, current, tracing
 
@@ -78,7 +78,12 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: b
             write = may_write and arguments.pop("inplace", False)
             one = (current() is None and all(map(_plain, map(arguments.get, names))) and not any(map(_followed, map(arguments.get, constants)))
                    and not any(isinstance(v, (Tensor, np.ndarray)) for k, v in arguments.items() if k not in names))  # a slope of numbers that may change
-            out = dispatch.run(public, arguments) if one else fn(**arguments)
+            try:
+                out = dispatch.run(public, arguments) if one else fn(**arguments)
+            except boundary.PLAIN as error:
+                if (plain := boundary.refusal(public.name, arguments, public.shown(), error)) is None:
+                    raise
+                raise plain from error
             return written(arguments["input"], out, f"{public.name}_") if write else out
 
         short = dispatch.short(public, general)

@@ -15,6 +15,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError,
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import dispatch, placement
+from .boundary import told
 from .front import FrontBuilder
 from .leaves import apart, check_callable, dtype_of
 from .promotion import is_number
@@ -35,6 +36,7 @@ def _traced(*trees: Any) -> Trace | None:
 
 # ---- cond -----------------------------------------------------------------------------------------------------------------------------
 
+@told
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
     """``true_fn(*operands)`` where ``pred`` (a bool scalar) holds, else ``false_fn(*operands)``. Only the chosen branch runs; both must give equal structures and types.
 
@@ -129,6 +131,7 @@ def _aligned(sub: Sub, given: int, outer: Sequence[Value]) -> Block:
 
 # ---- scan -----------------------------------------------------------------------------------------------------------------------------
 
+@told
 def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, length: Any = None, reverse: bool = False) -> tuple[Any, Any]:
     """Runs ``carry, y = f(carry, x)`` over the leading dim of every leaf of ``xs`` (or ``length`` times): ``(last carry, stacked ys)``.
 
@@ -335,6 +338,7 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     return tree_unflatten(carry_tree, out[:len(values)]), tree_unflatten(sub.out_tree.children[1], out[len(values):])
 
 
+@told
 def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
     """``carry = body(i, carry)`` for i from ``lower`` to ``upper - 1``; the bounds are Python integers or sizes.
 
@@ -367,11 +371,12 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
 
 
 def _bound(n: Any) -> int:
-    if isinstance(n, (bool, np.bool_)) or not hasattr(n, "__index__"):
+    if isinstance(n, (bool, np.bool_, type)) or not hasattr(n, "__index__") or bool(getattr(n, "ndim", 0)):
         raise AotgradTypeError(f"{user_loc()}: fori_loop: a bound is {type(n).__name__} ({n!r}); bounds are integers or sizes")
     return int(n.__index__())
 
 
+@told
 def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
     """``carry = body(carry)`` while ``cond(carry)`` (a bool scalar) holds. The carry keeps its structure, shapes and dtypes.
 
@@ -398,6 +403,7 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
         check(carry)
 
 
+@told
 def map_(f: Callable[[Any], Any], xs: Any) -> Any:
     """``f`` applied to every slice of ``xs`` along the leading dim, results stacked along theirs, in one loop. ``xs`` and the results may be containers; all arrays of
     ``xs`` have one leading size, or ``AotgradValueError`` is raised. ``ag.vmap`` computes all slices at once and is faster where ``f`` is small.
@@ -407,7 +413,7 @@ def map_(f: Callable[[Any], Any], xs: Any) -> Any:
     array([3., 7.])
     """
     check_callable(f, "map")
-    return scan(lambda c, x: (c, f(x)), (), xs)[1]
+    return scan.__wrapped__(lambda c, x: (c, f(x)), (), xs)[1]  # type: ignore[attr-defined]
 
 
 map_.__name__ = map_.__qualname__ = "map"

@@ -14,12 +14,12 @@ import aotgrad.ir.ops  # noqa: F401  (fills the registry)
 from aotgrad.ir import Func, TensorType, Value
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.transforms.rewrite import substitute_func
-from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, native
+from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, kinds_in, native, nested
 from aotgrad_runtime.dtypes import DType, as_dtype, bfloat16, bool_, float32, float64, int64
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradNotImplementedError, AotgradOverflowError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import eager, kernels, known, placement, quick, strides, unusable
+from . import boundary, eager, kernels, known, placement, quick, strides, unusable
 from .front import FrontBuilder, Operand, Public, number_operand, publics
 from .known import MISS
 from .ledger import twin
@@ -70,7 +70,7 @@ def again(public: Public, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return MISS
     try:
         return found(args, kwargs)
-    except AotgradError:
+    except (AotgradError, MemoryError):
         return MISS  # again with its arguments by name, for the message
 
 
@@ -132,6 +132,10 @@ def run(public: Public, arguments: dict[str, Any], numbers: bool = False) -> Any
             raise found from None
         finally:
             del found
+    except boundary.PLAIN as error:
+        if (plain := boundary.refusal(public.name, arguments, public.shown(), error)) is None:
+            raise
+        raise plain from error
 
 
 def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexError) -> AotgradIndexError:
@@ -149,12 +153,13 @@ def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexErr
 
 def _listed(public: Public, name: str, given: Any, arguments: dict[str, Any]) -> list[Any]:
     """The operands in a list: several arrays, or one made of numbers where the function takes one."""
+    what = f"{public.name}: {name}"
     if name != public.star and not public.op.variadic:
-        arguments[name] = np.asarray(given) if _numeric_list(given) else _stacked(public, name, given)
+        arguments[name] = nested(given, what) if _numeric_list(given, what) else _stacked(public, name, given)
         return [arguments[name]]
     if name == public.star and len(given) == 1 and isinstance(given[0], (list, tuple)):
         given = given[0]
-    found = arguments[name] = [np.asarray(v) if isinstance(v, (list, tuple)) and _numeric_list(v) else v for v in given]
+    found = arguments[name] = [nested(v, what) if isinstance(v, (list, tuple)) and _numeric_list(v, what) else v for v in given]
     return found
 
 
@@ -165,8 +170,8 @@ def _stacked(public: Public, name: str, given: Sequence[Any]) -> Any:
     return call(NUMPY["stack"], ([_stacked(public, name, x) if isinstance(x, (list, tuple)) else x for x in given],), {})
 
 
-def _numeric_list(x: Sequence[Any]) -> bool:
-    return not any(isinstance(v, (Tensor, np.ndarray)) or (isinstance(v, (list, tuple)) and not _numeric_list(v)) for v in x)
+def _numeric_list(x: Sequence[Any], what: str) -> bool:
+    return not any(issubclass(k, (Tensor, np.ndarray)) for k in kinds_in(x, what))
 
 
 def _gather(public: Public, arguments: dict[str, Any]) -> tuple[list[Any], _Flavour, Trace | None]:

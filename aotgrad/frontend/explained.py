@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from aotgrad_runtime import recording
@@ -16,7 +16,7 @@ from aotgrad_runtime.tensor import ArrayTensor
 
 from .trace import NeedStatic, Traced, raised_at, within
 
-__all__ = ["explained", "explained_with_line", "told_of_arguments"]
+__all__ = ["explained", "explained_with_line", "of_argument", "told_of_arguments"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,6 +69,21 @@ def told_of_arguments(f: F) -> F:
     # It belongs to the module of ``f``, for those who look for the examples of a module.
     made = types.FunctionType(call.__code__, f.__globals__, f.__name__, None, call.__closure__)
     return functools.update_wrapper(made, f)  # type: ignore[return-value]
+
+
+def of_argument(error: BaseException, signature: inspect.Signature | None, args: Any, kwargs: Any, leaves: Iterable[tuple[str, Any]]) -> AotgradError | None:
+    """Python's refusal of an argument that is handed on as it is, as nothing can be computed with it: ours, which names it."""
+    if not isinstance(error, (TypeError, AttributeError)) or isinstance(error, AotgradError) or _by_user(error):
+        return None
+    whole = {} if signature is None else signature.bind(*args, **kwargs).arguments  # None is no leaf
+    for name, x in (*whole.items(), *leaves):
+        if not isinstance(x, (Traced, ArrayTensor)) and f"'{type(x).__name__}'" in str(error):
+            kind: type[Any] = AotgradAttributeError if isinstance(error, AttributeError) else AotgradTypeError
+            found = kind(f"{raised_at(error)}: {error}; argument {name} is {type(x).__name__}, which is handed on as it is: give an array, a tensor, a number, or "
+                         "a list, tuple or dict of them")
+            found.unforeseen = True
+            return found  # type: ignore[no-any-return]
+    return None
 
 
 def explained_with_line(error: BaseException) -> BaseException:

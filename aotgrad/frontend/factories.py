@@ -21,6 +21,7 @@ from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedEr
 from aotgrad_runtime.tensor import Tensor
 
 from . import placement
+from .boundary import PLAIN, called_wrongly
 from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .ledger import made_here, twin
@@ -44,7 +45,12 @@ def on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
             runtime.Device(device)  # which says what is wrong with it
         if pin_memory:
             raise AotgradArgumentError(f"{make.__name__}: pin_memory=True is for copies to other devices, and there are none: aotgrad runs on the CPU")
-        return make(*args, **kwargs)
+        try:
+            return make(*args, **kwargs)
+        except PLAIN as error:
+            if (found := called_wrongly(placed, args, kwargs, error)) is None:
+                raise
+            raise found from error
 
     given = inspect.signature(make)
     kept = [p for p in given.parameters.values() if p.name != "device" and p.kind is not p.VAR_KEYWORD]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from . import eager, placement
+from .boundary import told
 from .program import Program
 from .rules import flavour
 from .subtrace import as_value, builder_of, traced_class
@@ -26,6 +28,7 @@ __all__ = ["debug_print", "host_call"]
 F = Callable[..., Any]
 
 
+@told
 def host_call(f: F, types: Any, jvp: F | None = None, vjp: F | None = None) -> F:
     """A function that runs ``f`` in Python on NumPy arrays, also where the code around it is compiled: the program is cut there.
 
@@ -47,7 +50,12 @@ def host_call(f: F, types: Any, jvp: F | None = None, vjp: F | None = None) -> F
                                "such as g = ag.host_call(f, lambda x: x), then g(x)")
     call = HostFunction(f, getattr(f, "__name__", type(f).__name__), jvp, vjp)
 
+    counts: set[int] = set()
+
     def run(*args: Any) -> Any:
+        if len(args) not in counts:
+            _check_takes(f, call.name, len(args))
+            counts.add(len(args))
         given = types(*args) if callable(types) else types
         many = isinstance(given, list) or (isinstance(given, tuple) and not _is_type(given))
         found = [_type_of(t) for t in (given if many else [given])]
@@ -57,6 +65,7 @@ def host_call(f: F, types: Any, jvp: F | None = None, vjp: F | None = None) -> F
     return functools.update_wrapper(run, f, assigned=("__name__", "__qualname__", "__doc__", "__module__"), updated=())
 
 
+@told
 def debug_print(fmt: str, *args: Any, **kwargs: Any) -> None:
     """Prints ``fmt.format(*args, **kwargs)`` with the numbers of arrays and traced values, each time the code around it runs: eagerly, compiled, differentiated, in
     bodies of loops, and under ``vmap`` once per example. The compiled program is cut there, so take it away when done. Built libraries
@@ -90,6 +99,18 @@ def debug_print(fmt: str, *args: Any, **kwargs: Any) -> None:
     b = builder_of(trace)
     given = [b.stop_gradient(b.refresh(as_value(values[i], trace))) for i in places]
     b.emit("host_call", given, {"call": HostFunction(show, "debug_print"), "types": (), "effect": True})
+
+
+def _check_takes(f: F, name: str, count: int) -> None:
+    """That ``f`` can be called with so many arguments: found out here, and not where compiled code runs."""
+    try:
+        signature = inspect.signature(f)
+    except ValueError:  # of a function that is not written in Python, and does not say
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as wrong:
+        raise AotgradTypeError(f"{user_loc()}: host_call: {name}{signature} is called with {count} argument(s): {wrong}") from None
 
 
 def _array(x: Any) -> Any:

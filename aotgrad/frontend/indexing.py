@@ -11,7 +11,7 @@ import numpy as np
 
 from aotgrad.ir.dims import Dim
 from aotgrad_runtime import modes, watchers
-from aotgrad_runtime.arrays import array_of, converted, held, overflow
+from aotgrad_runtime.arrays import array_of, converted, held, nested, overflow
 from aotgrad_runtime.dtypes import bfloat16
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradTypeError
 from aotgrad_runtime.tape import cell_of
@@ -82,7 +82,7 @@ def _listed(e: Any) -> Any:
         return e
     if any(isinstance(v, Tensor) for v in e):
         return dispatch.call(dispatch.TORCH["stack"], (list(e),), {})
-    out = np.asarray(e)
+    out = nested(e, "index")
     return out if out.size else out.astype(np.int64)
 
 
@@ -289,7 +289,7 @@ def _single_mask(x: Any, index: Any) -> Any:
 def updated(x: Any, index: Any, value: Any, mode: str = "set") -> Any:
     """A copy of ``x`` with the indexed part replaced by ``value`` or combined with it."""
     if isinstance(value, (list, tuple)):
-        value = np.asarray(value)
+        value = nested(value, "value")
     if isinstance(value, np.ndarray) and value.dtype.kind not in "fciub":
         raise AotgradTypeError(f"{user_loc()}: the value written has dtype {value.dtype}; numbers are needed")
     mask = _single_mask(x, index)

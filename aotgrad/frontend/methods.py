@@ -13,6 +13,7 @@ from aotgrad.ir.dims import Dim
 from aotgrad.ir.ops.common import norm_dim
 from aotgrad.ir.ops.contract import einsum_view
 from aotgrad_runtime import memory_format as mf
+from aotgrad_runtime.arrays import nested
 from aotgrad_runtime.dtypes import ALL, DType, as_dtype, bool_, int64
 from aotgrad_runtime.errors import (
     AotgradArgumentError,
@@ -26,6 +27,7 @@ from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
 from . import backward, dispatch, factories, hooks, indexing, inplace, ledger, placement
+from .boundary import told
 from .composed import written
 from .dispatch import NUMPY, TORCH, call, run
 from .draws import DRAW_METHODS, DRAWS
@@ -77,7 +79,7 @@ def _einsum(equation: Any, *operands: Any) -> Any:
 
 
 _summed = FUNCTIONS["einsum"]
-FUNCTIONS["einsum"] = functools.update_wrapper(_einsum, _summed)
+FUNCTIONS["einsum"] = told(functools.update_wrapper(_einsum, _summed))
 _einsum.__doc__ = f"{_summed.__doc__} A view where nothing is summed of one operand."
 
 
@@ -86,7 +88,7 @@ def _diag(input: Any, diagonal: int = 0) -> Any:
 
 
 _diagonal = FUNCTIONS["diag"]
-FUNCTIONS["diag"] = functools.update_wrapper(_diag, _diagonal)
+FUNCTIONS["diag"] = told(functools.update_wrapper(_diag, _diagonal))
 
 
 def _of_one_or_two(name: str, pair: str) -> Method:
@@ -652,7 +654,10 @@ def is_tensor(obj: Any) -> bool:
 def _numbers(x: Any) -> Any:
     if isinstance(x, Traced):
         raise AotgradTypeError(f"{user_loc()}: a traced value has no numbers yet to be compared in Python; compare elementwise with ==")
-    return x._data if isinstance(x, Tensor) else np.asarray(x)
+    found = x._data if isinstance(x, Tensor) else nested(x, "an argument")
+    if found.dtype.kind not in "biufc":
+        raise AotgradTypeError(f"{user_loc()}: tensors, arrays and numbers are compared, not {type(x).__name__}")
+    return found
 
 
 def is_complex(input: Any) -> bool:
@@ -701,6 +706,9 @@ def equal(input: Any, other: Any) -> bool:
 
 def allclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether all elements agree within ``atol + rtol * |other|``."""
+    for what, x in (("rtol", rtol), ("atol", atol)):
+        if isinstance(x, (Tensor, np.ndarray)) and x.ndim or not hasattr(x, "__float__"):
+            raise AotgradTypeError(f"allclose(): argument {what!r} must be a number, not {type(x).__name__}")
     return bool(np.allclose(_numbers(input), _numbers(other), rtol=rtol, atol=atol, equal_nan=equal_nan))
 
 
@@ -711,6 +719,8 @@ def detach(input: Any) -> Any:
 
 def _in_place_function(public: Public, name: str) -> Method:
     def fn(input: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(input, (Tensor, np.ndarray)):
+            raise AotgradTypeError(f"{user_loc()}: {name}(): argument 'input' must be a tensor, to be written into, not {type(input).__name__}")
         return written(input, call(public, (input, *args), kwargs), name)
 
     fn.__name__ = fn.__qualname__ = name
@@ -732,4 +742,5 @@ ATTRIBUTES: dict[str, Any] = {
     "select": _select, "nonzero": _nonzero, "clone": _clone,
     "masked_select": _masked_select, **PUBLIC, **FURTHER, **ORDERED, **DRAWS,
 }
+ATTRIBUTES = {name: told(fn, name) for name, fn in ATTRIBUTES.items()}
 """Public functions that are not in the registry."""

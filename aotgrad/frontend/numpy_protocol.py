@@ -205,9 +205,17 @@ def _padded(x: Any, rank: int) -> tuple[Any, ...]:
     return (*[1] * (rank - len(shape)), *shape)
 
 
+def _each(value: Any) -> list[Any]:
+    """The arrays of a sequence of them."""
+    if not hasattr(value, "__iter__"):
+        raise AotgradTypeError(f"{user_loc()}: a list of tensors or arrays is needed to be joined, not {type(value).__name__}")
+    return [*value]
+
+
 def _together(value: Any) -> list[Any]:
-    out = _dims_at_least(1)(*value)
-    return [out] if len(value) == 1 else list(out)
+    given = _each(value)
+    out = _dims_at_least(1)(*given)
+    return [out] if len(given) == 1 else list(out)
 
 
 # ---- reductions with where= and initial= -----------------------------------------------------------------------------------------------
@@ -252,8 +260,9 @@ def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
 
 
 def _vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    arrays = _dims_at_least(2)(*tup)
-    return call(NUMPY["concatenate"], ([arrays] if len(tup) == 1 else list(arrays), 0), {})
+    given = _each(tup)
+    arrays = _dims_at_least(2)(*given)
+    return call(NUMPY["concatenate"], ([arrays] if len(given) == 1 else list(arrays), 0), {})
 
 
 def _column_stack(tup: Any) -> Any:

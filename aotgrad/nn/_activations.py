@@ -7,6 +7,7 @@ from typing import Any
 
 from aotgrad.frontend.composed import composed, written
 from aotgrad.frontend.notices import notice
+from aotgrad.ir.ops.common import norm_dim
 from aotgrad_runtime.errors import AotgradArgumentError
 
 from ._shared import f, rank
@@ -134,7 +135,7 @@ def glu(input: Any, dim: int = -1) -> Any:
     """The first half along ``dim`` times the sigmoid of the second."""
     if len(input.shape) == 0:
         raise AotgradArgumentError("glu: a 0-d input has no halves")
-    n = input.shape[dim]
+    n = input.shape[norm_dim(dim, len(input.shape))]
     if n % 2 != 0:
         raise AotgradArgumentError(f"glu: the size along dim {dim} must be even, not {n}")
     return f.mul(f.narrow(input, dim, 0, n // 2), f.sigmoid(f.narrow(input, dim, n // 2, n // 2)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable as _Callable
 from typing import Any
 
+from aotgrad.frontend.boundary import told as _told
 from aotgrad.frontend.dispatch import TORCH as _TORCH
 from aotgrad.frontend.further import hardshrink, prelu
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
@@ -72,6 +73,10 @@ __all__ = [
     "softsign", "tanhshrink", "threshold",
 ]
 
+_MADE_OF_OTHERS = (batch_norm, binary_cross_entropy, cosine_similarity, cross_entropy, dropout, dropout1d, dropout2d, dropout3d, embedding, group_norm, huber_loss,
+                   instance_norm, kl_div, l1_loss, layer_norm, mse_loss, nll_loss, normalize, one_hot, pairwise_distance, rms_norm, scaled_dot_product_attention,
+                   smooth_l1_loss)
+globals().update({_f.__name__: _told(_f) for _f in _MADE_OF_OTHERS})
 _REGISTERED = {name: _FUNCTIONS[name] for name, public in _TORCH.items() if public.op.front is not None and public.op.front.functional and name not in __all__}
 _REGISTERED.update({name: _FUNCTIONS[name] for name in ("sigmoid", "tanh")})
 globals().update(_REGISTERED)

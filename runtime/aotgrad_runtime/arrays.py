@@ -148,6 +148,9 @@ def native(data: Array) -> Array:
     return data.astype(dtypes.as_dtype(data.dtype).np)
 
 
+_MOST_DIMS: Final = 64  # NumPy's
+
+
 def _first_ragged(data: Any, depth: int = 0) -> str | None:
     """Where nested sequences stop being rectangular, in PyTorch's words."""
     while isinstance(data, Sequence) and not isinstance(data, str) and data:
@@ -171,20 +174,38 @@ def _leaves(data: Any) -> Iterator[Any]:
             stack.pop()
 
 
-def kinds_in(data: Any) -> set[type]:
+def kinds_in(data: Any, what: str = "data") -> set[type]:
     """The types of what is in nested sequences; looking at types alone is a tenth of the work of looking at every number."""
     if not isinstance(data, (list, tuple)):
         return {type(data)}
     found: set[type] = set()
-    stack: list[Any] = [data]
-    while stack:
-        x = stack.pop()
-        kinds = set(map(type, x))
-        nested = {k for k in kinds if issubclass(k, (list, tuple))}
-        if nested:
-            stack.extend([v for v in x if type(v) in nested])
-        found |= kinds - nested
+    level, depth = [data], 0
+    while level:
+        deeper: dict[int, Any] = {}  # each once: a list that holds itself twice would double at every level
+        for x in level:
+            kinds = set(map(type, x))
+            inner = {k for k in kinds if issubclass(k, (list, tuple))}
+            if inner:
+                deeper.update([(id(v), v) for v in x if type(v) in inner])
+            found |= kinds - inner
+        level, depth = [*deeper.values()], depth + 1
+        if level and depth >= _MOST_DIMS:
+            raise AotgradValueError(f"{what}: lists are nested more than {_MOST_DIMS} deep, or one holds itself; an array has at most {_MOST_DIMS} dimensions")
     return found
+
+
+def nested(data: Any, what: str = "data") -> Array:
+    """Nested sequences of numbers, or a number, as an array. Raises ``AotgradValueError`` for ragged ones and for those that hold themselves.
+
+    >>> nested([[1, 2], [3]], "x")
+    Traceback (most recent call last):
+    aotgrad_runtime.errors.AotgradValueError: x: expected sequence of length 2 at dim 1 (got 1)
+    """
+    kinds_in(data, what)
+    try:
+        return np.asarray(data)
+    except ValueError as error:
+        raise AotgradValueError(f"{what}: {_first_ragged(data) or error}") from None
 
 
 def _kind(x: Any) -> DType | None:

@@ -42,6 +42,10 @@ class AotgradOverflowError(AotgradError, OverflowError):
     """A Python integer that the dtype it meets does not hold, where NumPy raises ``OverflowError``."""
 
 
+class AotgradMemoryError(AotgradRuntimeError, MemoryError):
+    """An array that there is no memory for, where NumPy raises ``MemoryError`` and PyTorch ``RuntimeError``."""
+
+
 class AotgradArgumentError(AotgradValueError, AotgradRuntimeError):
     """Shapes or arguments that do not fit each other, where NumPy raises ``ValueError`` and PyTorch ``RuntimeError``."""
 

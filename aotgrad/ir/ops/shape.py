@@ -50,7 +50,7 @@ def _full_rule(types: Types, a: Attrs) -> Types:
     value, dtype = a["value"], a["dtype"]
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float, complex)):
-        raise AotgradValueError(f"full: value {value!r} is no number")
+        raise TypeError(f"full: value {value!r} is no number")  # of an argument that the public function or the verifier names
     if isinstance(dtype, DType) and dtype.kind in "iu":
         info = np.iinfo(dtype.np)
         if isinstance(value, complex) or not info.min <= value <= info.max:  # NaN neither
