@@ -28,7 +28,7 @@ def _places(run: Callable[[], Any], at: int = 0, skipped: str = "") -> int:
 
     def watch(frame: Any, event: str, arg: Any) -> None:
         nonlocal seen
-        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(_OURS):
+        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(_OURS) or _finalises(frame):
             return
         if event == "call" and frame.f_code.co_name in ("<genexpr>", skipped):  # also told of one that is thrown away, where no signal is taken
             return
@@ -43,6 +43,15 @@ def _places(run: Callable[[], Any], at: int = 0, skipped: str = "") -> int:
     finally:
         sys.setprofile(None)
     return seen
+
+
+def _finalises(frame: Any) -> bool:
+    """Whether a finaliser runs, where Python itself drops what is raised."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _state() -> tuple[Any, ...]:

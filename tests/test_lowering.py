@@ -121,12 +121,13 @@ def test_channels_last_needs_no_relayout() -> None:
 
 def test_dense_operands_collapse_and_code_does_not_grow() -> None:
     sizes = []
-    for shape in ((40, 50, 60), (400, 500, 600)):  # more than one strip, between which the loop asks whether to stop
+    for shape in ((40, 50, 60), (50, 60, 70), (400, 500, 600), (500, 600, 700)):  # more than one strip, between which the loop asks whether to stop
         func = build("f", [tensor_type(shape)] * 2, lambda b, x, y: b.exp(b.add(x, y)))
         low = lower(func, "f", Target.native())
         assert low.module.report[0]["depth"] == 1
         sizes.append(len(str(low.funcs[0])))
-    assert max(sizes) < 1.2 * min(sizes)
+    assert max(sizes[:2]) < 1.2 * min(sizes[:2]) and max(sizes[2:]) < 1.2 * min(sizes[2:])
+    assert max(sizes) < 1.5 * min(sizes)  # past the cache results are written in another way
 
 
 def test_workspace_is_reused() -> None:
