@@ -43,17 +43,13 @@ class AotgradOverflowError(AotgradError, OverflowError):
 
 
 class AotgradMemoryError(AotgradRuntimeError, MemoryError):
-    """An array that there is no memory for, where NumPy raises ``MemoryError`` and PyTorch ``RuntimeError``."""
+    """More memory than there is, where NumPy raises ``MemoryError`` and PyTorch ``RuntimeError``."""
+
+    argument: int | None = None  # which one could not be copied
 
 
 class AotgradArgumentError(AotgradValueError, AotgradRuntimeError):
     """Shapes or arguments that do not fit each other, where NumPy raises ``ValueError`` and PyTorch ``RuntimeError``."""
-
-
-class AotgradMemoryError(AotgradError, MemoryError):
-    """More memory than there is, where NumPy raises ``MemoryError``."""
-
-    argument: int | None = None  # which one could not be copied
 
 
 class AotgradDTypeError(AotgradTypeError, AotgradRuntimeError):
