@@ -508,3 +508,10 @@ def test_mlir_verifies_and_runs_kernel_programs(path):
         pytest.skip("mlir-runner is not beside mlir-opt")
     done = subprocess.run([str(runner), "-e", "main", f"--entry-point-result={kind}"], input=lowered, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == want, done.stderr
+
+
+def test_run_tells_of_functions_that_are_not_there_and_of_words_in_place_of_numbers() -> None:
+    with pytest.raises(AotgradError, match="there is no function 'zz'; it has"):
+        ir_tools.run(str(HERE / "two_functions.mlir"), ["[1, 2]"], "zz")
+    with pytest.raises(AotgradError, match=r"'hello' is neither a \.npy file nor numbers of dtype \w+, such as [^<]*$"):
+        ir_tools.run(str(HERE / "elementwise.mlir"), ["hello", "[5]"])

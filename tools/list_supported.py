@@ -37,7 +37,8 @@ WANTED_NUMPY = (
     "angle argpartition argsort argwhere bincount bitwise_and bitwise_or block cbrt convolve copysign corrcoef correlate cov cross cummax deg2rad digitize "
     "arccosh arcsinh arctanh fft.fft gradient heaviside histogram hypot imag interp isclose kron ldexp linalg.cholesky linalg.det linalg.eigh linalg.inv "
     "linalg.lstsq linalg.multi_dot linalg.qr linalg.slogdet linalg.solve linalg.svd logaddexp median meshgrid nan_to_num nanmax nanmean nansum nextafter nonzero "
-    "partition percentile piecewise polyfit polyval quantile rad2deg real rot90 searchsorted select sinc sort unique vander unwrap"
+    "partition percentile piecewise polyfit polyval quantile rad2deg real rot90 searchsorted select sinc sort unique vander unwrap "
+    "apply_along_axis delete divmod insert linalg.matrix_power modf"
 )
 WANTED_MODULES = ("fft", "func", "fx", "linalg", "nn.Linear", "nn.Module", "nn.init", "numpy", "optim", "special", "autograd.Function", "autograd.forward_ad",
                   "autograd.functional", "autograd.gradcheck", "autograd.profiler")
@@ -174,6 +175,9 @@ def page() -> str:
                  "`ag` functions (names of PyTorch):", _filled(n for n in WANTED_FUNCTIONS.split() if not _here(n) and not _here(f"nn.functional.{n}")), "",
                  "NumPy functions on tensors and traced values:", _filled(n for n in WANTED_NUMPY.split() if n not in served), "",
                  "Methods of compiled functions (for a C function, `ag.aot.build`):", _filled(f"f.{n}" for n in WANTED_METHODS if not hasattr(ag.compile(main), n)), "",
+                 "Of NumPy functions that are there: modes of `np.pad` other than `constant`; `np.repeat` with a list of counts; `order=` other than `C` and `F`; "
+                 "`np.r_` and `np.c_`;\nmasks computed in compiled code as an index that is read (`y[mask]`, `y[mask] *= v`; `y[mask] = v` and `y.at[mask].mul(v)` "
+                 "work).", "",
                  "`aotgrad build`: dtypes other than " + ", ".join(sorted({d.name for d in aot._DTYPES.values()})) + ". Systems: see the table in the README."),
     ])
 

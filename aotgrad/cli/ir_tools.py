@@ -60,6 +60,8 @@ def run(path: str, inputs: Sequence[Any], function: str | None = None) -> list[A
     """
     funcs = load(path)
     named = [f for f in funcs if function in (None, f.name)]
+    if not named and funcs:
+        raise AotgradValueError(f"{path}: there is no function {function!r}; it has {', '.join(f.name for f in funcs)}")
     if len(named) != 1:
         raise AotgradValueError(f"{path}: name one function to run; it has {', '.join(f.name for f in funcs) or 'none'}")
     func = named[0]
@@ -96,4 +98,5 @@ def _array(given: Any, t: TensorType, name: str) -> Any:
     try:
         return np.asarray(ast.literal_eval(given), t.dtype.np)
     except (ValueError, SyntaxError, TypeError, OverflowError) as error:
-        raise AotgradValueError(f"{name}: {given!r} is neither a .npy file nor numbers of dtype {t.dtype.name} ({error})") from error
+        why = "" if "ast." in str(error) else f" ({error})"
+        raise AotgradValueError(f"{name}: {given!r} is neither a .npy file nor numbers of dtype {t.dtype.name}, such as \"[[1, 2], [3, 4]]\"{why}") from error

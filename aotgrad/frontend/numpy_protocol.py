@@ -528,7 +528,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"nan{name}": _without_nan(name) for name in ("sum", "prod", "mean", "max", "min")},
     "nan_to_num": lambda x, copy=True, **rest: _nan_to_num(x, copy, rest),
     "reshape": lambda a, /, shape=None, order="C", *, newshape=None, copy=None: ordered_reshape(a, (shape if newshape is None else newshape,), order),
-    "ravel": lambda a, order="C": ordered_reshape(a, None, order), "clip": _clip, "linalg.matrix_power": _matrix_power,
+    "ravel": lambda a, order="C": ordered_reshape(a, None, order), "clip": _clip, "linalg.matrix_power": _matrix_power, "divmod": _divmod,
     "diff": _diff, "trapezoid": _trapezoid, "average": _average, "tensordot": _tensordot, "inner": _inner,
     "append": lambda arr, values, axis=None: _append(arr, values, axis),
     "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,),
