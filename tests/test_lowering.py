@@ -402,3 +402,26 @@ def test_deep_nests_are_few_loops(rank: int) -> None:
         p = Program(func)
         assert max(k["depth"] for k in p.meta["kernels"]) <= 8, name
         agree(func, p, x)
+
+
+def test_long_programs_are_several_nests() -> None:
+    """Thousands of operations, and of sums, are parted: LLVM's time grows faster than the body of a loop. Bits do not depend on where."""
+    def chain(b: Any, x: Any, rounds: int = 400) -> Any:
+        for _ in range(rounds):
+            x = b.mul(b.sin(x), b.sin(x))
+        return x
+
+    def sums(b: Any, *xs: Any) -> Any:
+        return tuple(b.sum(b.mul(x, y), dims=(0,)) for x, y in zip(xs, xs[1:]))
+
+    def made(body: Any, count: int) -> Any:
+        return Program(standard(build("f", [tensor_type(["n"])] * count, body)))
+
+    x, xs = RNG.normal(size=9), list(RNG.normal(size=(150, 9)))
+    long, many, short, one = made(chain, 1), made(sums, 150), made(lambda b, x: chain(b, x, 50), 1), made(sums, 2)
+    assert all(1 < len(p.meta["kernels"]) <= 5 for p in (long, many)) and len(short.meta["kernels"]) == 1
+    want = x
+    for _ in range(8):
+        want = short(want)
+    np.testing.assert_array_equal(long(x), want)
+    np.testing.assert_array_equal(many(*xs), [one(a, b) for a, b in zip(xs, xs[1:])])

@@ -30,8 +30,8 @@ _NEAR = 8  # weight of what is computed in every nest that reads it, where all i
 _AGAIN = 16  # total weight of what is computed anew at several shifts of one nest rather than stored
 _WEIGHTS = {"div": 4, "sqrt": 4, "pow": 24}
 WRITES = frozenset(("insert", "insert_add"))
-_KEEP = 8
-_FAR = 2048
+_KEEP, _FAR = 8, 2048
+_MEMBERS, _SUMS = 512, 64  # values, and reductions, of a nest that takes no more: LLVM's time grows faster than a loop's body
 How = Map | str
 """A map from the reader's space, or "dense" (in memory, row by row as its type says), "strided" (in memory), "inplace" (to be overwritten), "out"."""
 
@@ -71,7 +71,7 @@ class Nest(Item):
     ``outer``: dims that loops run over outside, with several phases of inner loops in turn (None: not split).
     """
 
-    __slots__ = ("epilogue", "layout", "members", "outer", "reductions", "sequence", "space", "src", "stored", "writes")
+    __slots__ = ("epilogue", "kinds", "layout", "members", "outer", "reductions", "sequence", "space", "src", "stored", "writes")
 
     def __init__(self, id: int, pos: int, space: tuple[DimLike, ...]) -> None:
         super().__init__(id, pos, None)
@@ -81,6 +81,7 @@ class Nest(Item):
         self.sequence: list[Value] = []  # members and reductions, last first
         self.stored: list[Value] = []
         self.reductions: list[Op] = []
+        self.kinds: dict[Any, Op] = {}  # one reduction of each kind: what thousands share is asked once
         self.writes: list[Op] = []
         self.src = 0
         self.layout: Any = None
@@ -545,13 +546,13 @@ class _Analysis:
         """Computes the op inside ``nest`` at map ``m`` if nothing is then computed twice; stores it there for the other readers."""
         v = op.result
         missing = {d for d, n in enumerate(nest.space) if n != 1} - map_dims(m)
-        if missing and not self._outer_level(v, nest, m):
+        if any(u is nest and isinstance(h, str) for u, h in uses) or len(nest.sequence) >= _MEMBERS:
             return False
-        if any(u is nest and isinstance(h, str) for u, h in uses):
+        if missing and not self._outer_level(v, nest, m):
             return False
         others = [u for u in uses if u[0] is not nest]
         if others:
-            if not self._keeps(nest, v, m, ties(nest.reductions)):
+            if not self._keeps(nest, v, m, ties(nest.kinds.values())):
                 return False
             if cheap or not is_permutation(m, v.type.shape, nest.space) or not self._may_precede(nest, [u for u, _ in others]):
                 return False
@@ -570,7 +571,7 @@ class _Analysis:
             return False
         if nest.outer is not None:
             return dims == set(nest.outer)
-        if not may_split(nest.reductions, dims):
+        if not may_split(nest.kinds.values(), dims):
             return False
         for red in self.rows.get(v, ()):
             x = red.operands[0].type
@@ -602,16 +603,16 @@ class _Analysis:
         for nest in reversed(self.spaces.get(space, ())[-_KEEP:]):
             if nest.layout != layout or not nest.src & self.src[over] or nest.epilogue is not None or nest.writes or not self._may_precede(nest, users):
                 continue
-            if self._parts(nest, self.src[over], users):
+            if self._parts(nest, self.src[over], users) or len(nest.sequence) >= _MEMBERS or len(nest.reductions) >= _SUMS:
                 continue
-            if self._joins(op, nest) if over is not op.result else self._keeps(nest, over, identity(space), ties(nest.reductions)):
+            if self._joins(op, nest) if over is not op.result else self._keeps(nest, over, identity(space), ties(nest.kinds.values())):
                 return nest
         return None
 
     def _joins(self, op: Op, nest: Nest) -> bool:
         """Whether a reduction may be made in a nest, as far as the order of its sums goes."""
         x = op.operands[0]
-        if mixes(nest, op) or not ties(nest.reductions) <= self.joints[x]:
+        if mixes(nest, op) or not ties(nest.kinds.values()) <= self.joints[x]:
             return False
         return sum_size(op) is None or self._suits(nest, tied(x.type, op.attrs["dims"]))
 
@@ -641,6 +642,7 @@ class _Analysis:
         if not size_one(v.type.shape) and (others or not self._row_of(op, nest)) or any(isinstance(h, str) for _, h in others):
             self.plan.memory[v] = None
         nest.reductions.append(op)
+        nest.kinds.setdefault((op.name, x.type, op.attrs["dims"], v.type.dtype), op)
         nest.sequence.append(v)
         nest.src |= self.src[x]
         self._place(nest, others)
@@ -664,7 +666,7 @@ class _Analysis:
         for item, _ in uses:
             if not isinstance(item, Nest) or item.space != x.shape or item.outer not in (None, outer) or item.epilogue is not None:
                 continue
-            if mixes(item, op) or not may_split(item.reductions, outer):
+            if mixes(item, op) or not may_split(item.kinds.values(), outer):
                 continue
             if any(u is item and h != want for u, h in uses) or not self._may_precede(item, [u for u, _ in uses if u is not item]):
                 continue

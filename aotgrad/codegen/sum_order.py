@@ -174,7 +174,7 @@ def ties(reductions: Iterable[Op]) -> Pairs:
 
 def mixes(nest: Nest, op: Op) -> bool:
     """Whether ``op`` may not be made in a nest: one loop goes by vectors of one kind, in one order, and through tied dims at once."""
-    summed = [r for r in nest.reductions if sum_size(r) is not None]
+    summed = [r for r in nest.kinds.values() if sum_size(r) is not None]
     if _parts(op, ties(summed)):
         return True
     if sum_size(op) is None:
@@ -182,7 +182,7 @@ def mixes(nest: Nest, op: Op) -> bool:
     x, kind = op.operands[0].type, _kind(op)
     if nest.layout != x.layout or nest.writes or (nest.outer is not None and not may_split([op], nest.outer)):
         return True
-    return any(_kind(r) != kind for r in summed) or any(_parts(r, tied(x, op.attrs["dims"])) for r in nest.reductions)
+    return any(_kind(r) != kind for r in summed) or any(_parts(r, tied(x, op.attrs["dims"])) for r in nest.kinds.values())
 
 
 def _kind(op: Op) -> tuple[int | None, str, bool, bool]:
@@ -196,7 +196,7 @@ def _parts(op: Op, pairs: Pairs) -> bool:
     return any((a in op.attrs["dims"]) != (d in op.attrs["dims"]) for a, d in pairs)
 
 
-def may_split(reductions: Sequence[Op], outer: Iterable[int]) -> bool:
+def may_split(reductions: Iterable[Op], outer: Iterable[int]) -> bool:
     """Whether loops over ``outer`` may go outside of the others: sums are those of rows, or of all rows (blocks of rounds of the outermost loop)."""
     return all(sum_size(r) is None or kept(r) == set(outer) or _of_all_rows(r, set(outer)) for r in reductions)
 

@@ -7,6 +7,7 @@ of its row.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..ir.core import Value
 from ..ir.dims import DimLike
@@ -49,9 +50,11 @@ class _Pass:
                         self.reads.setdefault(when[-1], {}).setdefault(base, []).append((v, how))
             self.first[base] = min(when, default=never) if base.op is not None else -1
             self.last[base] = never if base in outputs else max(when, default=never)
-        self.dying: dict[int, list[Value]] = {}
+        self.dying: dict[int, dict[Any, list[Value]]] = {}  # by the item that reads them last, and by kind: an item that writes thousands looks at those that fit only
         for base in sorted(self.last, key=lambda v: v.op is not None):  # arguments first: their results belong there
-            self.dying.setdefault(self.last[base], []).append(base)
+            if base in plan.block.args and base not in plan.donated and base not in plan.over_args or base.op is not None and base.op.name == "constant":
+                continue
+            self.dying.setdefault(self.last[base], {}).setdefault(_kind(base), []).append(base)
 
     def run(self) -> None:
         """Item by item, in the order in which they run: what took a place may be taken over in turn."""
@@ -61,24 +64,25 @@ class _Pass:
             if any(v.op is not None and v.op.name == OVERLAY for v in item.sequence):
                 continue
             for v in item.stored:
-                old = next((u for u in self.dying[i] if self._fits(i, item, u, v)), None)
+                if v not in self.whole or self.plan.base(v) is not v or self.first[v] != i:
+                    continue
+                alike = self.dying[i].get(_kind(v), [])
+                old = next((u for u in alike if self._fits(i, item, u, v)), None)
                 if old is not None:
                     self.plan.same[v] = old
-                    self.dying[i].remove(old)
+                    alike.remove(old)
 
     def _fits(self, i: int, nest: Nest, u: Value, v: Value) -> bool:
         plan, m = self.plan, nest.members[v]
-        if v.type.dtype is not u.type.dtype or v.type.size != u.type.size:
-            return False
         if nest.epilogue is not None and u not in plan.over_args:  # the product would need a place of its own: nothing is won
             return False
-        if v not in self.whole or plan.base(v) is not v or self.first[v] != i or self.first[u] >= i:
+        if self.first[u] >= i:
             return False
         if u in plan.block.args:
             mine = plan.donated.get(u, plan.over_args.get(u))
             if mine is None or (u in plan.over_args and nest not in plan.late) or plan.base(plan.outputs[mine]) is not v or u.type != v.type or v in plan.order:
                 return False
-        elif u.op is None or u.op.name == "constant":
+        elif u.op is None:
             return False
         reads = self.reads[i].get(u, ())
         exact = all(self._same_place(u, w, how, v, m) for w, how in reads)
@@ -123,6 +127,10 @@ class _Pass:
                 if not isinstance(how, str) and w not in self.plan.claims and (other := _unit(self._place(base, w, how))) and other != unit:
                     return True
         return False
+
+
+def _kind(v: Value) -> tuple[str, DimLike]:
+    return v.type.dtype.name, v.type.size
 
 
 def _unit(place: Place) -> set[int]:
