@@ -286,7 +286,7 @@ def test_long_chain_does_not_recurse() -> None:
         return x
 
     low = lower(build("f", [tensor_type(["n"])], body), "f", Target.native())
-    assert len(low.module.report) == 1
+    assert len(low.module.report) == 6  # of 512 values at most
 
 
 def test_size_expression_as_output_shape() -> None:
