@@ -88,13 +88,8 @@ class FrontBuilder(Builder):
 
     def equate(self, a: DimLike, b: DimLike, what: str, say: Callable[[], str] | None = None) -> None:
         """Two sizes that must be equal."""
-        a, b = self.trace.canonical(a), self.trace.canonical(b)
-        if a == b:
-            return
-        na, nb = self.trace.example(a), self.trace.example(b)
-        if na is not None and nb is not None and na != nb:
-            raise SizesDiffer(f"{what}: sizes {na} and {nb} differ", say=say)
-        self.trace.assume(a, b)
+        if not self.trace.equate(a, b):
+            raise SizesDiffer(f"{what}: sizes {self.trace.example(a)} and {self.trace.example(b)} differ", say=say)
 
     def join_product(self, a: DimLike, b: DimLike, what: str, say: Callable[[], str] | None = None) -> None:
         """Two numbers of elements that must be equal."""

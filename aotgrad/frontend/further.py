@@ -20,7 +20,7 @@ from .composed import composed
 from .dispatch import TORCH, call
 from .numpy_protocol import PUBLIC
 from .promotion import Kind, promote, python_dtype
-from .trace import user_loc
+from .trace import equal_sizes, user_loc
 
 __all__ = ["FURTHER", "FURTHER_METHODS", "f", "hardshrink", "prelu"]
 
@@ -269,7 +269,7 @@ def tensordot(a: Any, b: Any, dims: Any = 2) -> Any:
         raise AotgradRuntimeError(f"{user_loc()}: tensordot: both dimension lists should have the same length, not {len(left)} and {len(right)}")
     rows, cols = [d for d in range(ra) if d not in left], [d for d in range(rb) if d not in right]
     for i, j in zip(left, right):
-        if a.shape[i] != b.shape[j]:
+        if not equal_sizes(a.shape[i], b.shape[j]):
             raise AotgradRuntimeError(f"{user_loc()}: tensordot: contracted dimensions need to match, but first has size {a.shape[i]} in dim {i} and second has size "
                                       f"{b.shape[j]} in dim {j}")
     inner = prod(a.shape[d] for d in left)

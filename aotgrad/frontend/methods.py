@@ -37,7 +37,7 @@ from .further import FURTHER, FURTHER_METHODS
 from .numpy_protocol import PUBLIC, array_function, array_ufunc, ordered_reshape, reduction
 from .ordered import ORDERED, ORDERED_METHODS
 from .promotion import is_number
-from .trace import Traced, user_loc
+from .trace import Traced, equal_sizes, user_loc
 from .views import ViewExtra
 
 __all__ = ["FUNCTIONS", "contiguous", "table"]
@@ -74,6 +74,8 @@ def _einsum(equation: Any, *operands: Any) -> Any:
     if found is None:
         return _summed(equation, x)
     for i, j in found[0]:
+        if not equal_sizes(x.shape[i], x.shape[j]):
+            raise AotgradValueError(f"{user_loc()}: einsum {equation!r}: the sizes of an index in operand 0 differ: {int(x.shape[i])} and {int(x.shape[j])}")
         x = call(TORCH["diagonal"], (x, 0, i, j), {})
     return call(TORCH["permute"], (x, found[1]), {})
 

@@ -17,7 +17,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from . import indexing
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
-from .trace import Traced, TracedArray, current, user_loc
+from .trace import Traced, TracedArray, current, equal_sizes, user_loc
 
 __all__ = ["array_function", "array_ufunc"]
 
@@ -68,7 +68,7 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if all(k in (bool_, np.bool_) for k in kinds):
             name = _BITS[name]
     if name in _PRODUCTS and not kwargs:
-        return call(NUMPY["einsum"], (_PRODUCTS[name], *inputs), {})
+        return _contract(name, _PRODUCTS[name], *(v if isinstance(v, Tensor) else np.asarray(v) for v in inputs))
     if name in ("positive", "conjugate"):
         return call(TORCH["clone"], tuple(inputs), {})
     if name == "rint" and len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0]._dtype.kind in "iu":
@@ -332,17 +332,27 @@ def _average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fal
         raise _refused("np.average with returned=True")
     if weights is None:
         return call(NUMPY["mean"], (a,), {"axis": axis, "keepdims": keepdims})
-    w = weights if isinstance(weights, Tensor) else np.asarray(weights)
-    if len(w.shape) != len(a.shape):
-        if not isinstance(axis, int):
-            raise AotgradValueError(f"{user_loc()}: np.average: weights of another shape than the array need one integer axis")
-        d = norm_dim(axis, len(a.shape), "axis")
-        w = _reshape(w, (*[1] * d, w.shape[0], *[1] * (len(a.shape) - d - 1)))
+    a, w = (v if isinstance(v, Tensor) else np.asarray(v) for v in (a, weights))
+    dims = None if axis is None else [norm_dim(d, len(a.shape), "axis") for d in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    if len(w.shape) != len(a.shape) or dims is not None and len(dims) == len(a.shape) and tuple(w.shape) != tuple(a.shape):
+        if dims is None:
+            raise AotgradTypeError(f"{user_loc()}: np.average: weights of another shape than the array need an axis")
+        _fit_weights(w.shape, [a.shape[d] for d in dims], AotgradValueError)
+        order = sorted(range(len(dims)), key=dims.__getitem__)
+        w = _reshape(call(TORCH["permute"], (w, order), {}), tuple(n if d in dims else 1 for d, n in enumerate(a.shape)))
+    else:
+        _fit_weights(w.shape, a.shape, AotgradTypeError if dims is None else AotgradValueError)
     total = call(NUMPY["sum"], (call(NUMPY["broadcast_to"], (w, tuple(a.shape)), {}),), {"axis": axis, "keepdims": keepdims})
     return call(NUMPY["sum"], (a * w,), {"axis": axis, "keepdims": keepdims}) / total
 
 
-def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+def _fit_weights(own: Sequence[Any], sizes: Sequence[Any], error: type[Exception]) -> None:
+    if len(own) != len(sizes) or not all(map(equal_sizes, own, sizes)):
+        raise error(f"{user_loc()}: np.average: weights of shape {tuple(map(int, own))} do not fit the sizes {tuple(map(int, sizes))} they weigh; the weights' shape is "
+                    "the array's, or its sizes along axis")
+
+
+def _tensordot(a: Any, b: Any, axes: Any = 2, name: str = "tensordot") -> Any:
     x, y = (v if isinstance(v, Tensor) else np.asarray(v) for v in (a, b))
     rx, ry = len(x.shape), len(y.shape)
     left, right = (list(range(rx - axes, rx)), list(range(axes))) if isinstance(axes, int) else ([d % r for d in (v if isinstance(v, (list, tuple)) else [v])] for v,
@@ -352,12 +362,23 @@ def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     for i, j in zip(left, right):
         ny[j] = nx[i]
     kept = [c for i, c in enumerate(nx) if i not in left] + [c for j, c in enumerate(ny) if j not in right]
-    return call(NUMPY["einsum"], (f"{''.join(nx)},{''.join(ny)}->{''.join(kept)}", x, y), {})
+    return _contract(name, f"{''.join(nx)},{''.join(ny)}->{''.join(kept)}", x, y)
+
+
+def _contract(name: str, spec: str, *operands: Any) -> Any:
+    """An einsum where sizes that meet are equal: einsum itself lets 1 stand for any size, NumPy's other products do not."""
+    sizes: dict[str, Any] = {}
+    for term, x in zip(spec.partition("->")[0].split(","), operands):
+        for c, n in zip(reversed(term.strip(".")), reversed(x.shape)):
+            if not equal_sizes(sizes.setdefault(c, n), n):
+                shapes = " and ".join(str(tuple(int(n) for n in v.shape)) for v in operands)
+                raise AotgradValueError(f"{user_loc()}: np.{name}: shapes {shapes} do not fit: sizes {int(sizes[c])} and {int(n)} meet")
+    return call(NUMPY["einsum"], (spec, *operands), {})
 
 
 def _inner(a: Any, b: Any) -> Any:
     rx, ry = (len(v.shape if isinstance(v, Tensor) else np.shape(v)) for v in (a, b))
-    return _tensordot(a, b, ([-1], [-1])) if rx and ry else a * b
+    return _tensordot(a, b, ([-1], [-1]), "inner") if rx and ry else a * b
 
 
 def _array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
@@ -449,7 +470,7 @@ def _vdot(a: Any, b: Any) -> Any:
 def _vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     if axis != -1:
         x1, x2 = (call(NUMPY["moveaxis"], (x, axis, -1), {}) for x in (x1, x2))
-    return call(NUMPY["einsum"], (_PRODUCTS["vecdot"], x1, x2), {})
+    return _contract("vecdot", _PRODUCTS["vecdot"], *(x if isinstance(x, Tensor) else np.asarray(x) for x in (x1, x2)))
 
 
 def _swapped(x: Any) -> Any:

@@ -30,7 +30,7 @@ from . import kernels
 from .equalities import Equalities
 from .sources import memory_of
 
-__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedNumber", "TracedSize", "TracedTensor", "current", "plain_size", "raised_at",
+__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedNumber", "TracedSize", "TracedTensor", "current", "equal_sizes", "plain_size", "raised_at",
            "tracing", "unrecorded", "user_loc", "within"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -277,6 +277,17 @@ class Trace:
             raise SizesDiffer(f"sizes {na} and {nb} meet", (na, nb))
         self.assume(a, b)
         return self.canonical(a)
+
+    def equate(self, a: DimLike, b: DimLike) -> bool:
+        """Whether two sizes that must be equal are; so assumed where that is not known before the call."""
+        a, b = self.canonical(a), self.canonical(b)
+        if a == b:
+            return True
+        na, nb = self.example(a), self.example(b)
+        if na is not None and nb is not None and na != nb:
+            return False
+        self.assume(a, b)
+        return True
 
     def same(self, a: DimLike, b: DimLike) -> bool:
         """``a == b`` in the user's program: decided by the sizes of the first call, and guarded either way."""
@@ -581,6 +592,12 @@ def _plain_number(x: Any) -> Any:
 
 def _unboxed(x: Any) -> Any:
     return x[()] if type(x) is np.ndarray and x.ndim == 0 else x  # what NumPy makes of its scalars in comparisons
+
+
+def equal_sizes(a: Any, b: Any) -> bool:
+    """Whether two sizes that must be equal are (see ``Trace.equate``); no question of the program's own, so sizes stay open."""
+    trace = current()
+    return plain_size(a) == plain_size(b) if trace is None or isinstance(a, int) and isinstance(b, int) else trace.equate(plain_size(a), plain_size(b))
 
 
 def _whole(x: Any) -> DimLike | None:

@@ -9,7 +9,8 @@ from aotgrad.frontend.boundary import told as _told
 from aotgrad.frontend.dispatch import TORCH as _TORCH
 from aotgrad.frontend.further import hardshrink, prelu
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
-from aotgrad_runtime.errors import AotgradAttributeError
+from aotgrad.frontend.trace import equal_sizes as _equal_sizes
+from aotgrad_runtime.errors import AotgradAttributeError, AotgradRuntimeError
 from aotgrad_runtime.tensor import Tensor
 
 from ._activations import (
@@ -111,7 +112,16 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     >>> ag.nn.functional.linear(ag.tensor([1.0, 2.0]), ag.tensor([[3.0, 4.0]]))
     tensor([11.])
     """
+    if bias is not None and len(weight.shape) == 1 and (len(input.shape) < 3 or len(bias.shape) > 0):
+        raise AotgradRuntimeError("linear: with a bias the weight must be a matrix (mat2 must be a matrix, got 1-D tensor)")
     if type(bias) is type(input) is type(weight) is Tensor and len(input.shape) == 2 and bias._dtype is input._dtype:
         return _FUNCTIONS["addmm"](bias, input, _FUNCTIONS["t"](weight))
     out = _FUNCTIONS["matmul"](input, _FUNCTIONS["t"](weight))
-    return out if bias is None else _FUNCTIONS["add"](out, bias)
+    if bias is None:
+        return out
+    if len(bias.shape) > len(out.shape):
+        raise AotgradRuntimeError(f"linear: the bias has {len(bias.shape)} dims, the output {len(out.shape)}: it would grow")
+    for own, size in zip(reversed(bias.shape), reversed(out.shape)):
+        if own != 1 and not _equal_sizes(own, size):
+            raise AotgradRuntimeError(f"linear: a bias of size {int(own)} does not fit an output of size {int(size)}")
+    return _FUNCTIONS["add"](out, bias)

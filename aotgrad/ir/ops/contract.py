@@ -120,8 +120,12 @@ def _unfit(x: Sequence[Any], y: Sequence[Any]) -> str:
         return f"size mismatch, got input ({rows}), mat ({rows}x{x[-1]}), vec ({y[0]})"
     if len(y) > 2:
         n = prod(_join_leading(x[:-2], y[:-2]))
-        return f"Expected size for first two dimensions of batch2 tensor to be: {[n, x[-1]]} but got: {[n, y[-2]]}."
+        return _unfit_batches([n, *x[-2:]], [n, *y[-2:]])
     return f"mat1 and mat2 shapes cannot be multiplied ({prod(x[:-1])}x{x[-1]} and {y[0]}x{y[1]})"
+
+
+def _unfit_batches(x: Sequence[Any], y: Sequence[Any]) -> str:
+    return f"Expected size for first two dimensions of batch2 tensor to be: {[x[0], x[2]]} but got: {[y[0], y[1]]}."
 
 
 def no_bools(b: Any, name: str, x: Any) -> None:
@@ -139,6 +143,18 @@ def _matmul_canon(b: Any, x: Any, y: Any) -> Any:
     if x.type.shape and y.type.shape:
         for p, q in zip(reversed(x.type.shape[:-2]), reversed(y.type.shape[:-2])):
             b.join(p, q)
+    return _fitting_product(b, x, y)
+
+
+def batched_product(b: Any, name: str, x: Any, y: Any) -> Any:
+    """The product of as many matrices as there are on the other side: one does not stand for all, as it does in matmul."""
+    for p, q in zip(x.type.shape[:-2], y.type.shape[:-2]):
+        b.equate(p, q, f"{name}: the numbers of matrices", lambda: _unfit_batches(b.numbers(x.type.shape), b.numbers(y.type.shape)))
+    return _fitting_product(b, x, y)
+
+
+def _fitting_product(b: Any, x: Any, y: Any) -> Any:
+    if x.type.shape and y.type.shape:
         place = 0 if len(y.type.shape) == 1 else -2
         b.equate(x.type.shape[-1], y.type.shape[place], "matmul: the inner sizes", lambda x=x, y=y: _unfit(b.numbers(x.type.shape), b.numbers(y.type.shape)))
         x, y = b.with_size(x, -1, y.type.shape[place]), b.with_size(y, place, y.type.shape[place])
@@ -157,7 +173,7 @@ def _ranks(name: str, rx: int, ry: int) -> Any:
         if (len(x.type.shape), len(y.type.shape)) != (rx, ry):
             raise AotgradValueError(f"{name} takes operands of rank {rx} and {ry}, not {len(x.type.shape)} and {len(y.type.shape)}; use matmul for other ranks")
         no_bools(b, name, x)
-        return _matmul_canon(b, x, y)
+        return batched_product(b, name, x, y)
 
     return canon
 
@@ -289,7 +305,9 @@ def _einsum_body(b: Any, *xs: Any, spec: str) -> Any:
 def _einsum_canon(b: Any, spec: str, *xs: Any) -> Any:
     terms, _ = _parse_einsum(spec, [len(x.type.shape) for x in xs])
     sizes: dict[str, Any] = {}
-    for x, t in zip(xs, terms):
+    for i, (x, t) in enumerate(zip(xs, terms)):
+        for c, n in zip(t, x.type.shape):  # of one operand they are equal, between operands 1 gives way
+            b.equate(x.type.shape[t.index(c)], n, f"einsum {spec!r}: the sizes of index {c!r} in operand {i}")
         for c, n in zip(t, x.type.shape):
             sizes[c] = b.join(sizes[c], n, f"einsum {spec!r}: sizes of index {c!r}") if c in sizes else n
     fitted = []

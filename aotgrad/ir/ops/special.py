@@ -14,7 +14,7 @@ from aotgrad_runtime.limits import finfo
 
 from ..opdef import Composite, Front, OpDef, Partials, Sample, Scalar, register
 from .common import elementwise_rule, float_samples, norm_dim
-from .contract import _matmul_canon, no_bools
+from .contract import batched_product, no_bools
 from .math import _inverse, _num, _quiet, _unary
 
 __all__: list[str] = []
@@ -196,10 +196,12 @@ def _add_product(name: str, rank: int) -> None:
         if (len(y.type.shape), len(z.type.shape)) != (rank, rank):
             raise AotgradValueError(f"{name} multiplies arrays of rank {rank}, not {len(y.type.shape)} and {len(z.type.shape)}")
         no_bools(b, name, y)
-        out = _scale(b, _matmul_canon(b, y, z), alpha)
+        out = _scale(b, batched_product(b, name, y, z), alpha)
         if beta == 0:
             return out
         shape = out.type.shape
+        if len(x.type.shape) > len(shape):
+            raise AotgradValueError(f"{name}: the array added has {len(x.type.shape)} dims, the product {len(shape)}")
         for i, d in enumerate(x.type.shape):
             if d != 1:
                 b.equate(d, shape[i - len(x.type.shape)], f"{name}: the array added does not fit the product in dim {i}")
@@ -240,11 +242,14 @@ def _cross(b: Any, x: Any, y: Any, dim: int) -> Any:
 def _cross_canon(b: Any, x: Any, y: Any, dim: Any = -1) -> Any:
     rank = max(len(x.type.shape), len(y.type.shape))
     d = norm_dim(dim, rank)
+    if b.torch and len(x.type.shape) != len(y.type.shape):
+        raise AotgradValueError(f"cross: inputs must have the same number of dimensions, not {len(x.type.shape)} and {len(y.type.shape)}")
     shape = [1] * rank
     for v in (x, y):
+        own = len(v.type.shape) - rank + d
+        b.equate(v.type.shape[own] if own >= 0 else 1, 3, "cross: the vectors are not of size 3")
         for i, n in enumerate(reversed(v.type.shape)):
             shape[-1 - i] = b.join(shape[-1 - i], n)
-    b.equate(shape[d], 3, "cross: the vectors are not of size 3")
     full = tuple(3 if i == d else b.trace.canonical(n) for i, n in enumerate(shape))
     return b.cross(b.expand(b.refresh(x), full), b.expand(b.refresh(y), full), dim=d)
 
