@@ -252,3 +252,15 @@ def test_memory_is_flat_with_the_collector_off() -> None:
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", ["sort", "topk", "kthvalue", "median"])
+def test_nodes_that_take_another_name_know_what_they_saved(name: str) -> None:
+    numbers = np.random.default_rng(3).random((4, 3))
+    for _ in range(5):
+        x = ag.from_numpy(numbers).requires_grad_()
+        y = getattr(ag, name)(x, *{"topk": (2,), "kthvalue": (2,), "median": (-1,)}.get(name, ()))[0]
+        (y * 2.0).sum().backward()
+        assert name not in ("sort", "topk") or y.grad_fn.name().lower() == f"{name}backward0"
+        assert sorted(set(x.grad.flatten().tolist())) in ([2.0], [0.0, 2.0])
+        assert x.grad.sum().item() == 2.0 * y.numel()

@@ -263,3 +263,29 @@ def test_integers_at_the_edge_are_numpys_by_every_road(name: str) -> None:
     division = len(args) == 2 and not np.all(args[1]) and "<<" not in name
     for run in roads(f, *args)[::2 if division else 1]:  # tensors refuse to divide by zero, as torch's (tests/test_edges.py)
         np.testing.assert_array_equal(run(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8"])
+def test_powers_in_floats_are_computed_in_float64(dtype: str) -> None:
+    x = np.array([1, 0, 3], dtype)
+    for f in (lambda x: np.float_power(x, 3), lambda x: np.float_power(2, x), lambda x: np.float_power(x, x), lambda x: np.float_power.outer(x, np.arange(2))):
+        want = f(x)
+        for got in (ag.compile(f)(x), f(ag.from_numpy(x)).numpy(), ag.compile(f)(ag.from_numpy(x)).numpy()):
+            assert got.dtype == want.dtype == np.float64
+            np.testing.assert_allclose(got, want, rtol=1e-15)
+    third = np.array([1.5, 2, 3], "f4")  # a product of float32 would round
+    np.testing.assert_allclose(ag.compile(lambda x: np.float_power(x, 3))(third), np.float_power(third, 3), rtol=1e-15)
+    assert ag.grad(lambda x: np.sum(np.float_power(x, 3)))(third).dtype == np.float32
+    assert ag.float_power(ag.tensor([2, 3]), np.array([2, 2])).tolist() == [4.0, 9.0]
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "i2", "i4", "i8", "u1"])
+@pytest.mark.parametrize("f", [np.fabs, np.rint], ids=["fabs", "rint"])
+def test_ufuncs_of_floats_alone_give_floats(f: Any, dtype: str) -> None:
+    x = np.array([1, 0, 3], dtype) * (np.array([-1, 1, 1], dtype) if dtype[0] == "i" else np.array([1, 1, 1], dtype))
+    got, tensor = ag.compile(f)(x), f(ag.from_numpy(x))
+    assert got.dtype == ag.compile(np.sqrt)(abs(x)).dtype == np.float64
+    assert tensor.dtype is np.sqrt(ag.from_numpy(abs(x))).dtype
+    np.testing.assert_array_equal(got, f(x))
+    np.testing.assert_array_equal(tensor.numpy(), f(x))
+    assert ag.compile(f)(x.astype("f4")).dtype == np.float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 from collections.abc import Sequence
@@ -135,8 +136,14 @@ def _node_type(name: str, outputs: int, aside: int) -> type[OpNode]:
 
 
 def rename(node: Any, name: str) -> None:
-    """A node of ``record`` under another name."""
-    node.__class__ = _node_type(name, node.outputs, node.aside)
+    """A node under another name. It stays of its own kind: that says what it has saved."""
+    kind: Any = type(node)
+    node.__class__ = _renamed(kind, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _renamed(kind: type[Node], name: str) -> type[Node]:
+    return type(name, (kind,), {"__slots__": ()})
 
 
 class Kept:

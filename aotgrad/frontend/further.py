@@ -344,7 +344,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
 
 def float_power(input: Any, exponent: Any) -> Any:
     """``input ** exponent``, in float64."""
-    return f.pow(*(f.astype(x, "float64") if isinstance(x, Tensor) else float(x) for x in (input, exponent)))
+    return f.pow(*(f.astype(x, "float64") if isinstance(x, (Tensor, np.ndarray)) else float(x) for x in (input, exponent)))
 
 
 def logit(input: Any, eps: float | None = None) -> Any:

@@ -246,7 +246,22 @@ def build(func: Func, name: str, options: Options | None = None) -> Kernel:
 
 
 def _flat(kernel: Kernel) -> Callable[..., Any]:
-    made = call.make_callable(kernel.name, refuse(kernel.func))
+    complain, types, over = refuse(kernel.func), kernel.func.arg_types, kernel.over
+
+    def otherwise(*args: Any) -> Any:
+        """Kernels read whole numbers: arrays that lie between their bytes are copied, here, so that no other call looks for it."""
+        run = itself()
+        if run is None or all(a.flags.aligned for a in args):
+            return complain(*args)
+        given = [packed(a, t) for a, t in zip(args, types)]
+        out = run(*given, *args[len(types):])
+        for _, i in over:
+            if given[i] is not args[i]:
+                args[i][...] = given[i]
+        return out
+
+    made = call.make_callable(kernel.name, otherwise)
+    itself = weakref.ref(made)
     made.add_instance(kernel.instance(kernel.arg_specs(), False))
     return made
 

@@ -10,13 +10,14 @@ import numpy as np
 from aotgrad.ir.ops.common import norm_dim, norm_dims, whole
 from aotgrad.ir.ops.contract import einsum_view
 from aotgrad_runtime.arrays import converted, decode, held
-from aotgrad_runtime.dtypes import DType, as_dtype, bool_
+from aotgrad_runtime.dtypes import DType, as_dtype, bool_, float64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import indexing
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
+from .promotion import to_float
 from .trace import Traced, TracedArray, current, equal_sizes, user_loc
 
 __all__ = ["array_function", "array_ufunc"]
@@ -24,6 +25,7 @@ __all__ = ["array_function", "array_ufunc"]
 _REDUCE = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
 _ACCUMULATE = {"add": "cumsum", "multiply": "cumprod"}
 _PRODUCTS = {"vecdot": "...i,...i->...", "matvec": "...ij,...j->...i", "vecmat": "...i,...ij->...j"}
+_FLOATS = {"rint": "rint", "fabs": "absolute", "float_power": "power"}
 _BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor"}
 
 
@@ -71,8 +73,8 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return _contract(name, _PRODUCTS[name], *(v if isinstance(v, Tensor) else np.asarray(v) for v in inputs))
     if name in ("positive", "conjugate"):
         return call(TORCH["clone"], tuple(inputs), {})
-    if name == "rint" and len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0]._dtype.kind in "iu":
-        inputs = (run(TORCH["astype"], {"input": inputs[0], "dtype": "float64"}),)  # np.round leaves integers, np.rint does not
+    if name in _FLOATS:  # the functions that serve them leave integers
+        name, inputs = _FLOATS[name], [_as_float(x, name) for x in inputs]
     if name == "divmod" and not kwargs:
         return _divmod(*inputs)
     public = NUMPY.get(name)
@@ -81,6 +83,18 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             return getattr(np, name)(*_numbers(inputs), **kwargs)
         raise _refused(f"np.{name}" if hasattr(np, name) else f"scipy.special.{name}")
     return call(public, tuple(inputs), {k: v for k, v in kwargs.items() if not (k == "dtype" and v is None)})
+
+
+def _as_float(x: Any, name: str) -> Any:
+    """An operand of a ufunc that computes with floats alone; of ``float_power``, which does so in float64."""
+    if not isinstance(x, Tensor):
+        data = np.asarray(x)
+        return data if data.dtype.kind == "f" and name != "float_power" else data.astype(np.float64)
+    if name == "float_power":
+        return run(TORCH["astype"], {"input": x, "dtype": float64})
+    if x._dtype.kind in "fc":
+        return x
+    return run(TORCH["astype"], {"input": x, "dtype": to_float(x._dtype, not isinstance(x, (ArrayTensor, TracedArray)))})
 
 
 def _into(out: Any, ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
