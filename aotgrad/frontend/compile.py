@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from aotgrad.ir.host import strip_func
 from aotgrad.ir.transforms.cleanup import dce_block, standard
 from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad.ir.transforms.stabilise import stable
-from aotgrad_runtime import call, modes, watchers
+from aotgrad_runtime import call, forks, modes, watchers
 from aotgrad_runtime.call import ArgSpec, Fixed, Sym
 from aotgrad_runtime.errors import AotgradMemoryError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
@@ -58,6 +59,7 @@ F = Callable[..., Any]
 
 _watching, _here = watchers.shared, watchers.state
 _TRACED = object()
+_changing = forks.safe(threading.RLock(), outer=True)  # what functions keep of their traces
 _CONTENTS = 4  # traces kept that differ in the numbers of arrays they compare
 _BYTES = 1 << 28  # copies of such arrays kept per function, beyond those of the newest trace
 _SINGLY = 4  # integers that are tried as sizes one by one
@@ -334,9 +336,7 @@ class State:
         made = with_sizes(variant, leaves)
         if made is None:
             return None
-        self._keep(key, made)
-        kept = self.variants[key]
-        kept.insert(0, kept.pop())
+        self._keep(key, made, first=True)
         return made, True
 
     def _trace(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], forced: set[int]) -> tuple[Variant, set[int]]:
@@ -363,8 +363,12 @@ class State:
                     raise
                 forced = given | rest.pop(0)
 
-    def _keep(self, key: Any, variant: Variant) -> None:
-        """Remembers a variant; the oldest goes when there are too many."""
+    def _keep(self, key: Any, variant: Variant, first: bool = False) -> None:
+        """Remembers a variant, ``first`` among its like; the oldest goes when there are too many."""
+        with _changing:
+            self._kept(key, variant, first)
+
+    def _kept(self, key: Any, variant: Variant, first: bool) -> None:
         kept = self.variants.setdefault(key, [])
         kept.append(variant)
         self.order.append(key)
@@ -382,16 +386,22 @@ class State:
             else:
                 self.variants.pop(oldest, None)
             self.dropped += 1
+        if first and (kept := self.variants.get(key, [])):
+            kept.insert(0, kept.pop())
+
+    def all(self) -> list[Variant]:
+        """All variants; other threads may add some meanwhile."""
+        return [v for vs in [*self.variants.values()] for v in [*vs]]
 
     def _contents(self) -> list[Content]:
-        return [c for vs in self.variants.values() for v in vs for c in v.watch.contents]
+        return [c for v in self.all() for c in v.watch.contents]
 
     def _forget(self, key: Any, variant: Variant) -> None:
         """Drops a variant whose arrays have most likely changed for good, with their copies."""
         self.variants[key].remove(variant)
         self.order.remove(key)
         if (entry := self.entries.pop(variant.func, None)) is not None:
-            self.runs = tuple(e.run for e in self.entries.values())
+            self.runs = tuple([e.run for e in self.entries.values()])
             self.fast = [f for f in self.fast if f[2] is not entry]
         for content in variant.watch.contents:
             content.forget()
@@ -423,13 +433,11 @@ class State:
         examples: dict[str, int] = {}
         trace = Trace(name or self.name, examples=examples)
         trace.ledger = Ledger(trace)
-        tensors = any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in leaves)
+        tensors, names = any(isinstance(x, Tensor) and not isinstance(x, ArrayTensor) for x in leaves), leaf_names(self.signature, tree)
         cls = TracedTensor if tensors else TracedArray
-        names = leaf_names(self.signature, tree)
         given, dynamic, donated = [], [], self._donated(tree)
         for i, x in enumerate(leaves):
-            t = None if i in static else leaf_type(x, names[i], examples, _SIZES in static)
-            if t is None:
+            if i in static or (t := leaf_type(x, names[i], examples, _SIZES in static)) is None:
                 given.append(x)
                 continue
             traced = trace.argument(t, cls)
@@ -452,11 +460,13 @@ class State:
             out_tree, constants = self._run(trace, args, kwargs)
             if not again:
                 states.check(self.name, lambda: self._again(leaves, tree, static, holders))
-            before.refuse(self.name, lambda: self.trace(leaves, tree, static))
+            written: Variant | None = before.refuse(self.name, lambda: self._again(leaves, tree, static, holders))
             settled = before.settle(trace)
         except Exception as error:
             before.undo()
             raise of_argument(error, self.signature, args, kwargs, zip(names, given)) or error from error.__cause__
+        if written is not None:
+            return written
         changed = changes.finish(trace, given, settled)
         if trace.torch and not any(isinstance(x, (np.ndarray, np.generic)) for x in leaves):  # tensors came out of variables
             tensors = True
@@ -464,16 +474,16 @@ class State:
                               [c.place for c in changed.sets if isinstance(c.place, sources.Path)])
         variant.changes = changed
         changes.resolved(changed, variant.place)
-        others, lists = settled.other, [path for path, _ in settled.contents]
-        variant.effects, variant.undo = others + lists, before.undo
-        if others and not lists and not again and self._repeats(variant, leaves, tree, static, holders):
-            variant.harmless, variant.effects = others, []
-        variant.fixed = list(trace.fixed)
-        variant.asks = modes.state.asked != asked
-        if variant.asks:
-            variant.requires = [requirement(obj) for obj, _ in variant.hidden]
-        if trace.ledger.strided or trace.placing:
-            variant.strides = [gaps(obj) for obj, _ in variant.hidden]
+        variant.effects, variant.undo = [*settled.other, *(path for path, _ in settled.contents)], before.undo
+        if settled.other and not settled.contents and not again:
+            found: Variant | None = before.repeat(lambda: self._again(leaves, tree, static, holders)) if not self.warned else None
+            if found is not None and not found.effects:  # another thread has changed it
+                return found
+            if self._repeats(variant, leaves, tree, static, holders):
+                variant.harmless, variant.effects = settled.other, []
+        variant.fixed, variant.asks = list(trace.fixed), modes.state.asked != asked
+        variant.requires = [requirement(obj) for obj, _ in variant.hidden] if variant.asks else variant.requires
+        variant.strides = [gaps(obj) for obj, _ in variant.hidden] if trace.ledger.strided or trace.placing else None
         variant.seconds = time.perf_counter() - started
         variant.records = modes.state.refused != refused or not modes.state.grad and any(depends(variant.func, [True] * len(variant.func.args)) or [True])
         return variant
@@ -499,7 +509,7 @@ class State:
                     out_tree = with_numbers(out_tree, iter(plain))
         except Exception as error:
             lost = isinstance(error, (NameError, AttributeError, LookupError))
-            gone = next((name for vs in self.variants.values() for v in vs if (name := v.watch.missing())), None) if lost else None
+            gone = next((name for v in self.all() if (name := v.watch.missing())), None) if lost else None
             if gone is not None:
                 raise AotgradRuntimeError(f"{self.name}: {gone}, which an earlier call read, is gone ({error}); define it again before the call") from error
             found = explained_with_line(error)
@@ -637,13 +647,15 @@ class State:
         """An entry for calls of one structure; one for this variant alone where it compares arrays first."""
         if variant.watch.contents:
             made.run = gated(made.run, variant.watch.contents, MISS)
-        self.entries[key] = made
-        self.runs = tuple(e.run for e in self.entries.values())
+        with _changing:
+            self.entries[key] = made
+            self.runs = tuple([e.run for e in self.entries.values()])
 
     def unready(self, variant: Variant) -> None:
         """Takes back the short way of a variant, whose tensors are others now; the next call makes it anew, a few times."""
-        if self.entries.pop(variant.func, None) is not None:
-            self.runs = tuple(e.run for e in self.entries.values())
+        with _changing:
+            if self.entries.pop(variant.func, None) is not None:
+                self.runs = tuple([e.run for e in self.entries.values()])
         variant.renewed += 1
         variant.entered = variant.renewed > _RENEWED
 
@@ -651,8 +663,9 @@ class State:
         """Forgets what was traced: the default dtype is another."""
         self.callable.clear_instances()
         self.entries, self.runs, self.fast = {}, (), []
-        self.variants, self.forced = {}, {}
-        self.order.clear()
+        with _changing:
+            self.variants, self.forced = {}, {}
+            self.order.clear()
 
     def pause(self, on: bool) -> None:
         """Sends the calls of threads that watch through Python (see ``detour``), or back to the trampoline."""

@@ -25,6 +25,7 @@ from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
 from . import leaks
+from .alone import alone, others_run
 from .pytree import tree_flatten, tree_unflatten
 from .sources import Path, attribute, put, read
 from .trace import Trace, Traced, TracedSize, plain_size, raised_at
@@ -82,12 +83,13 @@ class Before:
     """What the function ``f`` can name (and ``holders``, its arguments), before it runs."""
 
     def __init__(self, f: Callable[..., Any], holders: Sequence[Any]) -> None:
+        self.of, self.shared = (f, holders), others_run()
         self.found = found = [(path, value) for path, value in survey(f, holders)[0] if value is not ABSENT]  # what comes new is seen below
         self.places = [(path, value, print_of(value)) for path, value in found if path.steps or not isinstance(value, np.ndarray)]
         containers = {id(v): (path, v) for path, v in reversed(found) if type(v) in _CONTAINERS}
         self.containers = [(path, v, v.copy()) for path, v in containers.values()]
         objects = {id(v): v for _, v in found if not isinstance(v, (type, ModuleType, FunctionType, np.ndarray, Tensor)) and type(attribute(v, "__dict__")) is dict}
-        self.fields = [(v.__dict__, set(v.__dict__)) for v in objects.values()]
+        self.fields = [(v.__dict__, dict(v.__dict__)) for v in objects.values()]
         self.iterators = [(path, value, _place_of(value)) for path, value in found if isinstance(value, Iterator)]
         self.arrays: list[tuple[Path, Any, Any]] = []
         left, seen = _SMALL, set()
@@ -115,8 +117,27 @@ class Before:
         for _, held, kept in self.containers:
             _refill(held, kept)
         for fields, names in self.fields:
-            for name in fields.keys() - names:
+            for name in fields.keys() - names.keys():
                 del fields[name]
+            for name in names.keys() - fields.keys():
+                fields[name] = names[name]
+
+    def repeat(self, run: Callable[[], Any]) -> Any:
+        """``run()``, a trace, from how everything was before, while other threads wait; then everything is as it is now again. None where it raises, and
+        where there are no others."""
+        if not self.shared and not others_run():
+            return None
+        with alone():
+            after = Before(*self.of)
+            self.undo()
+            try:
+                found = run()
+            except Exception:
+                return None
+            finally:
+                after.undo()
+        found.undo = after.undo
+        return found
 
     def settle(self, trace: Trace) -> Settled:
         """Places that are bound to computed values, which get what they held before again; and places that have changed otherwise."""
@@ -152,32 +173,40 @@ class Before:
             raise AotgradTypeError(f"{where}{trace.name} keeps this computed value in {path}, where nothing could fill in its number at the next call. Return it, or "
                                    "keep it in a list, a dict or an attribute (also in tuples there)")
 
-    def written(self) -> list[tuple[Path, Any]]:
-        """Arrays with other numbers than before; they get those of before again."""
-        found = [(path, array, kept) for path, array, kept in self.arrays if not np.array_equal(array, kept, equal_nan=array.dtype.kind in "fc")]
-        for _, array, kept in found:
+    def written(self) -> list[tuple[Path, Any, Any]]:
+        """Arrays with other numbers than before, and these; they get those of before again."""
+        found = [(path, array, kept, array.copy()) for path, array, kept in self.arrays if not np.array_equal(array, kept, equal_nan=array.dtype.kind in "fc")]
+        for _, array, kept, _ in found:
             array[...] = kept
-        return [(path, array) for path, array, _ in found]
+        return [(path, array, now) for path, array, _, now in found]
 
-    def refuse(self, name: str, again: Callable[[], Any]) -> None:
-        """Raises ``AotgradTypeError`` where an array was written or an iterator went on; ``again`` runs the function once more, to find the line."""
+    def refuse(self, name: str, again: Callable[[], Any]) -> Any:
+        """Raises ``AotgradTypeError`` where an array was written, or an iterator went on; ``again`` traces the function once more, to find the line. Where it was
+        another thread that wrote, gives that trace, which has seen the numbers from before; None where nothing was written."""
         taken = next((path for path, x, at in self.iterators if _place_of(x) != at), None)
         if taken is not None:
             raise AotgradTypeError(f"{name} takes from an iterator that it finds ({taken}): it would happen once, while it is traced (and what it took "
                                    "is gone). Take the value outside and pass it in as an argument")
         found = self.written()
         if not found:
-            return
-        place = None
-        for _, array in found:
-            array.flags.writeable = False
-        try:
-            again()
-        except Exception as error:
-            place = raised_at(error)
-        finally:
-            for _, array in found:
-                array.flags.writeable = True
+            return None
+        place, quiet = None, None
+        with alone():
+            for _, array, _ in found:
+                array.flags.writeable = False
+            try:
+                made = again()
+                quiet = made if self.shared or others_run() else None
+            except Exception as error:
+                place = raised_at(error)
+            finally:
+                for _, array, now in found:
+                    array.flags.writeable = True
+                    if quiet is not None:
+                        array[...] = now
+        if quiet is not None:
+            quiet.undo = self.undo
+            return quiet
         where = f"{place}: {place.source}\n  " if place is not None and place.source else f"{place}: " if place is not None else ""
         raise AotgradTypeError(f"{where}{name} writes into the NumPy array {found[0][0]}, which it finds in a variable: it would happen once, while it is traced. "
                                "Keep such state in an ag.tensor, which compiled functions write at every call, or pass the array in and return the new one")

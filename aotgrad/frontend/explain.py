@@ -80,7 +80,7 @@ def explain(state: Any, *args: Any, **kwargs: Any) -> Explanation:
     program = state.program(variant)
     given = [array_of(x) for x in variant.arguments(leaves)]
     env = _sizes(variant.func, given)
-    lines = [f"{state.name}: {state.traces} trace(s), {sum(map(len, state.variants.values()))} variant(s)"]
+    lines = [f"{state.name}: {state.traces} trace(s), {len(state.all())} variant(s)"]
     if state.dropped:
         lines.append(f"  {state.dropped} older variant(s) dropped: at most {state.most} are kept; pass values that change often as arrays or floats")
     lines += [f"  argument {i}: {t}" for i, t in enumerate(variant.func.arg_types)]

@@ -168,5 +168,5 @@ def cache_info(state: Any) -> CacheInfo:
     >>> f.cache_info().traces
     2
     """
-    variants = [v for vs in state.variants.values() for v in vs]
+    variants = state.all()
     return CacheInfo(state.traces, len(variants), sum(v.seconds for v in variants))

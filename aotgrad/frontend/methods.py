@@ -22,6 +22,7 @@ from aotgrad_runtime.errors import (
     AotgradNotImplementedError,
     AotgradRuntimeError,
     AotgradTypeError,
+    AotgradValueError,
 )
 from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor

@@ -11,9 +11,10 @@ import numpy as np
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
+from .alone import alone, others_run
+
 __all__ = ["States"]
 
-_LONG: Final = 1e3  # seconds: longer than any trace
 _TRIES: Final = 32
 
 
@@ -39,7 +40,7 @@ class States:
     def check(self, name: str, again: Callable[[], Any]) -> None:
         """Raises ``AotgradNotImplementedError`` where one has been drawn from since, and not by another thread alone. ``again`` runs the function once more."""
         what = self._drawn()
-        if what is not None and not (len(sys._current_frames()) > 1 and self._draws_nothing(again)):
+        if what is not None and not (others_run() and self._draws_nothing(again)):
             raise AotgradNotImplementedError(
                 f"{name} draws random numbers from {what} while it is traced; they would be the same at every call. Draw them outside and pass them as an argument (for "
                 "example noise = rng.normal(size=n), then f(x, noise)); numbers that are meant to be fixed come from a generator made inside with a seed, such as "
@@ -53,16 +54,12 @@ class States:
 
     def _draws_nothing(self, again: Callable[[], Any]) -> bool:
         """Whether a run leaves all generators alone while other threads (that load data) wait for their turn; one may still come in between where the run lets it."""
-        interval = sys.getswitchinterval()
-        try:
-            sys.setswitchinterval(_LONG)
+        with alone():
             for _ in range(_TRIES):
                 self.before = self._states()
                 again()
                 if self._drawn() is None:
                     return True
-        finally:
-            sys.setswitchinterval(interval)
         return False
 
 
