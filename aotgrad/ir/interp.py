@@ -83,7 +83,7 @@ def run_op(op: Op, ins: Sequence[Any], sizes: Mapping[str, int]) -> Sequence[Any
         return run_block(op.regions[0 if ins[0] else 1], ins[1:], sizes)
     if op.name in ("custom", "custom_linear"):
         return run_block(decompose_block(body_of(op)), ins, sizes)[:len(op.results)]
-    if op.name == "host_call":
+    if op.name == "host_call":  # its ``ref``, with the sizes of the operands to check open sizes of the results by
         return host_results(attrs["call"], ins, [o.type for o in op.operands], [t.substitute(sizes) for t in op.attrs["types"]])
     ref = opdef.get(op.name).ref
     if ref is None:

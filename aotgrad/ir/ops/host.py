@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..host import LoopedFunction
+from ..host import LoopedFunction, results
 from ..opdef import REQUIRED, Kernel, Linear, Linearize, OpDef, Sample, Scalar, register
 from ..transforms.batch import batched_type, spread
 from ..types import TensorType
@@ -72,6 +72,6 @@ register(OpDef(
     lambda value, history: value, Linearize(lambda b, ins, outs, a, active: lambda lb, tangents: [tangents[1]]), Scalar(lambda k, op, x, y: x), {}, _no_samples,
     layouts="elementwise", exact=True))
 register(OpDef(
-    "host_call", "Results of a Python function on the operands; the compiled program is cut here.", ("values*",), lambda types, a: tuple(a["types"]), None,
-    Linearize(_host_linearize, _host_transpose), Kernel("host_call"),
+    "host_call", "Results of a Python function on the operands; the compiled program is cut here.", ("values*",), lambda types, a: tuple(a["types"]),
+    lambda *xs, call, types, linear, turned, effect: tuple(results(call, xs, (), types)), Linearize(_host_linearize, _host_transpose), Kernel("host_call"),
     {"call": REQUIRED, "types": REQUIRED, "linear": 0, "turned": None, "effect": False}, _no_samples, layouts="any", exact=True, outputs=("values*",), batch=_host_batch))
