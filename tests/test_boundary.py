@@ -60,6 +60,7 @@ WRONG: tuple[tuple[str, type[Exception], Callable[[], Any]], ...] = (
     ("alpha", TypeError, lambda: ag.add(X, X, alpha=[1])), ("alpha", TypeError, lambda: ag.add(X, X, alpha=object())),
     ("value", ValueError, lambda: ag.addcmul(X, X, X, value=np.ones((2, 2)))), ("alpha", TypeError, lambda: F.celu(X, alpha=None)),
     ("range", IndexError, lambda: F.glu(ag.ones(3, 3), 2)), ("input", TypeError, lambda: ag.arctan_([])), ("input", TypeError, lambda: ag.abs_(2.0)),
+    ("input", TypeError, lambda: ag.celu_(2.0)), ("input", TypeError, lambda: ag.threshold_((), 0.1, 2.0)),
     ("detach_", TypeError, lambda: ag.detach_(None)), ("detach", TypeError, lambda: ag.detach(np.ones(3))), ("x1", TypeError, lambda: ag.cosine_similarity(None, X)),
     ("rtol", TypeError, lambda: ag.allclose(X, X, rtol=ag.tensor([0, 1]))), ("rtol", TypeError, lambda: ag.allclose(X, X, rtol=None)),
     ("NoneType", TypeError, lambda: ag.allclose(None, X)),

@@ -15,11 +15,12 @@ import numpy as np
 from aotgrad.ir import opdef
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import as_dtype, float32
+from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import boundary, dispatch, inplace
 from .front import FrontBuilder, Operand, Public
-from .trace import Traced, TracedTensor, current, tracing
+from .trace import Traced, TracedTensor, current, tracing, user_loc
 
 __all__ = ["composed", "written"]
 
@@ -126,5 +127,7 @@ def written(input: Any, out: Any, name: str) -> Any:
     """``input`` with ``out`` written into it."""
     if isinstance(input, Tensor):
         return inplace.update(input, out, name)
+    if not isinstance(input, np.ndarray):
+        raise AotgradTypeError(f"{user_loc()}: {name}(): argument 'input' must be a tensor, to be written into, not {type(input).__name__}")
     input[...] = out
     return input
