@@ -157,3 +157,14 @@ def test_what_follows_a_product_may_be_float16(f):
     x, y = (ag.tensor(np.random.default_rng(9).random(s), dtype=ag.float32) for s in ((17, 9), (9, 33)))
     got, want = ag.compile(f)(x, y), f(x, y)
     assert got.dtype is want.dtype and got.equal(want)
+
+
+@pytest.mark.parametrize("name", ["sum", "nansum", "prod", "nanprod", "cumsum", "cumprod", "mean"])
+def test_what_adds_up_float16_is_rounded_once_and_verified(name: str) -> None:
+    f = getattr(np, name)
+    for n in (3, 17, 1000):
+        x = (np.random.default_rng(n).random(n) * 0.4 + 0.8).astype(np.float16)
+        got = ag.compile(f, verify=1)(x)
+        assert got.dtype == np.float16
+        np.testing.assert_allclose(got.astype(float), f(x.astype(float)), rtol=2.0**-10, atol=2.0**-24)  # the spacing, also of subnormal numbers
+    ag.compile(ag.grad(lambda x: np.sum(f(x))), verify=1)(x[:17])

@@ -43,7 +43,7 @@ def _summed(b: Builder, op: Op, *xs: Value) -> Value:
 
 
 _EXPANSIONS: dict[str, Any] = {"argmax": _argreduce, "argmin": _argreduce, "amax": _amax}
-_SUMS = frozenset(("dot", "conv", "conv_input_grad", "conv_weight_grad", "cumsum", "cumprod", "recurrence", "window_sum"))
+_SUMS = frozenset(("dot", "conv", "conv_input_grad", "conv_weight_grad", "cumsum", "prod", "cumprod", "recurrence", "window_sum"))
 
 
 def _expansion(op: Op) -> Any:

@@ -573,7 +573,7 @@ class State:
     def _verify(self, variant: Variant, expected: Sequence[Any], result: Any) -> None:
         got = [array_of(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is _TRACED]
         for i, (a, b) in enumerate(zip(got, expected)):
-            tolerance = 1e-4 if b.dtype == np.float32 else 1e-9
+            tolerance = {2: float(np.finfo(np.float16).eps), 4: 1e-4}.get(b.dtype.itemsize, 1e-9) if b.dtype.kind == "f" else 1e-9  # float16: one rounding
             if not np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
                 worst = float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float))))
                 raise AotgradRuntimeError(f"verify: result {i} of {self.name} differs from the interpreter by {worst:g}; "

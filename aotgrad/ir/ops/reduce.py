@@ -206,13 +206,26 @@ def _samples(empty: bool = True) -> Any:
     return make
 
 
+def wide(dtype: Any) -> Any:
+    """The dtype in which elements of ``dtype`` are added and multiplied up: float16 in float32, rounded once."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _wide_ref(fn: Any) -> Any:
+    def ref(x: Any, dims: Any) -> Any:
+        with np.errstate(over="ignore"):  # of float16, where the result is rounded
+            return np.asarray(fn(x, axis=dims, dtype=wide(x.dtype))).astype(x.dtype, copy=False)
+
+    return ref
+
+
 def _sum_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
     x, dims = op.operands[0], op.attrs["dims"]
     return {0: b.broadcast(ct, shape=x.shape, dims=tuple(d for d in range(len(x.shape)) if d not in dims))}
 
 
 register(OpDef(
-    "sum", "Sum over ``dims`` (pairwise in blocks).", ("x",), _reduce_rule, lambda x, dims: np.asarray(np.sum(x, axis=dims, dtype=x.dtype)),
+    "sum", "Sum over ``dims`` (pairwise in blocks).", ("x",), _reduce_rule, _wide_ref(np.sum),
     Linear(_sum_transpose), Reduce("add"),
     {"dims": REQUIRED}, _samples(), layouts="any", front=_reduction_front("sum", _sum_like("sum"))))
 
@@ -235,7 +248,7 @@ def _prod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any
 
 
 register(OpDef(
-    "prod", "Product over ``dims``.", ("x",), _reduce_rule, lambda x, dims: np.asarray(np.prod(x, axis=dims, dtype=x.dtype)), Linearize(_prod_linearize), Reduce("mul"),
+    "prod", "Product over ``dims``.", ("x",), _reduce_rule, _wide_ref(np.prod), Linearize(_prod_linearize), Reduce("mul"),
     {"dims": REQUIRED}, _samples(), layouts="row_major", front=_reduction_front("prod", _sum_like("prod"))))
 
 
@@ -312,7 +325,8 @@ def _cumulate_rule(types: Types, a: Attrs) -> Types:
 def _cumulate_ref(fn: Any, unit: int) -> Any:
     def ref(x: Any, dim: int, exclusive: bool, reverse: bool) -> Any:
         y = np.flip(x, dim) if reverse else x
-        out = fn(y, axis=dim, dtype=x.dtype)
+        with np.errstate(over="ignore"):
+            out = fn(y, axis=dim, dtype=wide(x.dtype)).astype(x.dtype, copy=False)
         if exclusive:
             out = np.concatenate([np.full_like(np.take(x, [0] if x.shape[dim] else [], dim), unit), np.delete(out, -1, axis=dim)], axis=dim) if x.shape[dim] else out
         return np.ascontiguousarray(np.flip(out, dim) if reverse else out)
@@ -361,14 +375,15 @@ def _shift(b: Any, x: Any, dim: int, reverse: bool) -> Any:
 
 
 def _recurrence_ref(a: Any, x: Any, dim: int, reverse: bool) -> Any:
-    a2, out = np.moveaxis(a, dim, 0), np.moveaxis(np.array(x), dim, 0)
+    a2, out = np.moveaxis(a, dim, 0), np.moveaxis(np.array(x, wide(x.dtype)), dim, 0)
     order = range(len(out))
     last = None
     for i in (reversed(order) if reverse else order):
         if last is not None:
             out[i] += _zero_product(a2[i], out[last])
         last = i
-    return np.ascontiguousarray(np.moveaxis(out, 0, dim))
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(np.moveaxis(out, 0, dim), x.dtype)
 
 
 def _zero_product(x: Any, y: Any) -> Any:
