@@ -49,7 +49,10 @@ def told(f: F, name: str | None = None) -> F:
         except PLAIN as error:
             if (found := called_wrongly(out, args, kwargs, error)) is None:
                 raise
-            raise found from error
+            try:
+                raise found from error
+            finally:
+                del found
 
     out = functools.update_wrapper(call, f)
     out.__name__ = out.__qualname__ = name or f.__name__

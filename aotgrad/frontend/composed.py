@@ -84,7 +84,10 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: b
             except boundary.PLAIN as error:
                 if (plain := boundary.refusal(public.name, arguments, public.shown(), error)) is None:
                     raise
-                raise plain from error
+                try:
+                    raise plain from error
+                finally:
+                    del plain
             return written(arguments["input"], out, f"{public.name}_") if write else out
 
         short = dispatch.short(public, general)

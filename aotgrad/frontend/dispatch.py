@@ -135,7 +135,10 @@ def run(public: Public, arguments: dict[str, Any], numbers: bool = False) -> Any
     except boundary.PLAIN as error:
         if (plain := boundary.refusal(public.name, arguments, public.shown(), error)) is None:
             raise
-        raise plain from error
+        try:
+            raise plain from error
+        finally:
+            del plain
 
 
 def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexError) -> AotgradIndexError:

@@ -50,7 +50,10 @@ def on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
         except PLAIN as error:
             if (found := called_wrongly(placed, args, kwargs, error)) is None:
                 raise
-            raise found from error
+            try:
+                raise found from error
+            finally:
+                del found
 
     given = inspect.signature(make)
     kept = [p for p in given.parameters.values() if p.name != "device" and p.kind is not p.VAR_KEYWORD]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.frontend import inplace as writing
+from aotgrad.frontend.boundary import told
 from aotgrad.frontend.composed import composed, written
 from aotgrad.frontend.factories import arange
 from aotgrad.frontend.methods import stop_gradient
@@ -177,6 +178,22 @@ def _is_one(n: Any) -> bool:
         return False
 
 
+@functools.partial(told, name="batch_norm")  # of this alone: around all of it, the call would hold the image to the end
+def _check_batch(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1,
+                 eps: float = 1e-5) -> None:
+    if rank(input) < 2:
+        raise AotgradArgumentError(f"batch_norm: expected an input of 2 or more dims (N, C, ...), not of {rank(input)}")
+    for name, p in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
+        if p is not None and tuple(p.shape) != (input.shape[1],):
+            raise AotgradArgumentError(f"batch_norm: {name} should contain {input.shape[1]} elements not {math.prod(p.shape)}: one for each channel, "
+                                       f"its shape is {list(p.shape)}")
+    if not training and (running_mean is None or running_var is None):
+        raise AotgradArgumentError("batch_norm: running_mean and running_var must be defined in evaluation mode (training=False)")
+    for number in (momentum, eps):
+        if number is not None and not isinstance(number, Tensor):
+            float(number)
+
+
 def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1,
                eps: float = 1e-5) -> Any:
     """Each channel of input (N, C, ...) moved and scaled to mean 0 and variance 1 over all else, then ``* weight + bias`` by channel.
@@ -190,15 +207,8 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
     (tensor([[-1.0000],
             [ 1.0000]]), tensor([0.2000]))
     """
-    if rank(input) < 2:
-        raise AotgradArgumentError(f"batch_norm: expected an input of 2 or more dims (N, C, ...), not of {rank(input)}")
-    for name, p in (("running_mean", running_mean), ("running_var", running_var), ("weight", weight), ("bias", bias)):
-        if p is not None and tuple(p.shape) != (input.shape[1],):
-            raise AotgradArgumentError(f"batch_norm: {name} should contain {input.shape[1]} elements not {math.prod(p.shape)}: one for each channel, "
-                                       f"its shape is {list(p.shape)}")
+    _check_batch(input, running_mean, running_var, weight, bias, training, momentum, eps)
     if not training:
-        if running_mean is None or running_var is None:
-            raise AotgradArgumentError("batch_norm: running_mean and running_var must be defined in evaluation mode (training=False)")
         return _running_norm(input, running_mean, running_var, weight, bias, eps)
     dims = tuple(d for d in range(rank(input)) if d != 1)
     n = _in_size(input, dims)

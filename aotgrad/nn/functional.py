@@ -74,7 +74,7 @@ __all__ = [
     "softsign", "tanhshrink", "threshold",
 ]
 
-_MADE_OF_OTHERS = (batch_norm, binary_cross_entropy, cosine_similarity, cross_entropy, dropout, dropout1d, dropout2d, dropout3d, embedding, group_norm, huber_loss,
+_MADE_OF_OTHERS = (binary_cross_entropy, cosine_similarity, cross_entropy, dropout, dropout1d, dropout2d, dropout3d, embedding, group_norm, huber_loss,
                    instance_norm, kl_div, l1_loss, layer_norm, mse_loss, nll_loss, normalize, one_hot, pairwise_distance, rms_norm, scaled_dot_product_attention,
                    smooth_l1_loss)
 globals().update({_f.__name__: _told(_f) for _f in _MADE_OF_OTHERS})
