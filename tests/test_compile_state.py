@@ -391,6 +391,13 @@ def test_an_attribute_that_must_not_be_there_costs_no_trace() -> None:
     np.testing.assert_array_equal(g(X), X)
 
 
+@pytest.mark.parametrize("derive", [lambda f: f, ag.grad, ag.value_and_grad, ag.hessian, ag.vmap])
+def test_functions_that_read_no_names_are_compared_with_nothing(derive: Any) -> None:
+    g = C(derive(lambda x: (x * x).sum()))
+    g(X)
+    assert [a.kind for a in g.instances()[0].args] == ["array"]
+
+
 def test_a_bound_call_refuses_what_super_would_read_anew() -> None:
     o = Driven()
     bound = C(o.rate).prebind(X)

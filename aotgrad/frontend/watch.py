@@ -127,8 +127,10 @@ class _Survey:
                 value = cell.cell_contents
             except ValueError:
                 continue
-            if not foreign or isinstance(value, FunctionType):
+            if not foreign:
                 self.work.append((Path(Cell(cell)), value))
+            elif isinstance(value, (FunctionType, MethodType)):  # what a wrapper of ours or of the library's stands for, which it keeps
+                self.function(value)
         if foreign:
             return
         parts, self.root = _FUNCTION_PARTS[:2] if self.root else _FUNCTION_PARTS, False
