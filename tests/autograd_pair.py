@@ -56,6 +56,19 @@ def outcome(m: Any, lines: Callable[[Any], Any], text: int = 0) -> Any:
     return result
 
 
+def errors_of(line: str) -> tuple[type[Any], type[Any]]:
+    """The built-in kind of torch's error for a line that names the module ``m``, and the kind of ours; both must refuse it."""
+    kinds = []
+    for m in (importlib.import_module("torch"), ag):
+        try:
+            eval(line, {"m": m})
+        except Exception as error:
+            kinds.append(type(error))
+        else:
+            raise AssertionError(f"{m.__name__} accepts {line}")
+    return next(c for c in kinds[0].__mro__ if c.__module__ == "builtins"), kinds[1]
+
+
 def same(lines: Callable[[Any], Any], text: int = 0) -> Any:
     """The outcome of aotgrad, after it was found equal to torch's."""
     found = [outcome(m, lines, text) for m in modules()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from aotgrad_runtime.tensor import Tensor
 
 from .trace import user_loc, within
 
-__all__ = ["PLAIN", "called_wrongly", "refusal", "told"]
+__all__ = ["PLAIN", "called_wrongly", "refusal", "restate", "told"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,17 +47,22 @@ def told(f: F, name: str | None = None) -> F:
         try:
             return f(*args, **kwargs)
         except PLAIN as error:
-            if (found := called_wrongly(out, args, kwargs, error)) is None:
-                raise
-            try:
-                raise found from error
-            finally:
-                del found
+            restate(called_wrongly(out, args, kwargs, error), error)
 
     out = functools.update_wrapper(call, f)
     out.__name__ = out.__qualname__ = name or f.__name__
     out.__module__ = "aotgrad" if not f.__module__.startswith("aotgrad.nn") else "aotgrad.nn.functional"  # by which it is found again
     return out  # type: ignore[return-value]
+
+
+def restate(found: AotgradError | None, error: BaseException) -> NoReturn:
+    """Raises ``found`` in place of ``error``, or that itself where there is none; neither stays a variable of a frame, which would hold what the frame holds."""
+    try:
+        if found is None:
+            raise error
+        raise found from error
+    finally:
+        del found, error
 
 
 def called_wrongly(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], error: BaseException) -> AotgradError | None:

@@ -82,12 +82,7 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: b
             try:
                 out = dispatch.run(public, arguments) if one else fn(**arguments)
             except boundary.PLAIN as error:
-                if (plain := boundary.refusal(public.name, arguments, public.shown(), error)) is None:
-                    raise
-                try:
-                    raise plain from error
-                finally:
-                    del plain
+                boundary.restate(boundary.refusal(public.name, arguments, public.shown(), error), error)
             return written(arguments["input"], out, f"{public.name}_") if write else out
 
         short = dispatch.short(public, general)

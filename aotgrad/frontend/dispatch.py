@@ -133,12 +133,7 @@ def run(public: Public, arguments: dict[str, Any], numbers: bool = False) -> Any
         finally:
             del found
     except boundary.PLAIN as error:
-        if (plain := boundary.refusal(public.name, arguments, public.shown(), error)) is None:
-            raise
-        try:
-            raise plain from error
-        finally:
-            del plain
+        boundary.restate(boundary.refusal(public.name, arguments, public.shown(), error), error)
 
 
 def _explained(public: Public, arguments: dict[str, Any], error: AotgradIndexError) -> AotgradIndexError:

@@ -21,7 +21,7 @@ from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedEr
 from aotgrad_runtime.tensor import Tensor
 
 from . import placement
-from .boundary import PLAIN, called_wrongly
+from .boundary import PLAIN, called_wrongly, restate
 from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .ledger import made_here, twin
@@ -48,12 +48,7 @@ def on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return make(*args, **kwargs)
         except PLAIN as error:
-            if (found := called_wrongly(placed, args, kwargs, error)) is None:
-                raise
-            try:
-                raise found from error
-            finally:
-                del found
+            restate(called_wrongly(placed, args, kwargs, error), error)
 
     given = inspect.signature(make)
     kept = [p for p in given.parameters.values() if p.name != "device" and p.kind is not p.VAR_KEYWORD]

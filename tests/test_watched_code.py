@@ -1,0 +1,242 @@
+"""What a compiled function reaches through objects, classes and functions: replaced there, or read in roundabout ways, they are seen by the next call."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotgrad as ag
+
+C = ag.compile
+X = np.arange(1.0, 4.0)
+
+
+class Parts:
+    """Code in all the places where an object can have it."""
+
+    factor = 2.0
+
+    def helper(self, x: Any) -> Any:
+        return x * 2
+
+    def forward(self, x: Any) -> Any:
+        return self.helper(x) + 1
+
+    def __call__(self, x: Any) -> Any:
+        return self.forward(x)
+
+    @property
+    def number(self) -> float:
+        return 3.0
+
+    @staticmethod
+    def apart(x: Any) -> Any:
+        return x * 2
+
+    @classmethod
+    def of_class(cls, x: Any) -> Any:
+        return x * cls.factor
+
+
+@pytest.mark.parametrize("kind", ["class", "base", "derived", "object", "call", "object of a class", "property", "static", "classmethod", "through the class",
+                                  "attribute", "code", "defaults"])
+def test_code_that_is_replaced_where_an_object_has_it(kind: str) -> None:
+    class Base(Parts):
+        """So that nothing is left behind."""
+
+        def helper(self, x: Any) -> Any:
+            return x * 2
+
+    class Own(Base):
+        """The same below."""
+
+    def plain(x: Any, k: float = 2.0) -> Any:
+        return x * k
+
+    plain.factor = 2.0  # type: ignore[attr-defined]
+    own = Own()
+    f, change = {
+        "class": (lambda x: own.helper(x), lambda: setattr(Base, "helper", lambda self, x: x * 3)),
+        "base": (lambda x: own(x), lambda: setattr(Base, "helper", lambda self, x: x * 3)),
+        "derived": (lambda x: own(x), lambda: setattr(Own, "forward", lambda self, x: x * 3)),
+        "object": (lambda x: own.helper(x), lambda: setattr(own, "helper", lambda x: x * 3)),
+        "call": (lambda x: own(x), lambda: setattr(Own, "__call__", lambda self, x: x * 3)),
+        "object of a class": (own, lambda: setattr(own, "forward", lambda x: x * 3)),
+        "property": (lambda x: x * own.number, lambda: setattr(Own, "number", property(lambda self: 5.0))),
+        "static": (lambda x: own.apart(x), lambda: setattr(Own, "apart", staticmethod(lambda x: x * 3))),
+        "classmethod": (lambda x: own.of_class(x), lambda: setattr(Own, "of_class", classmethod(lambda cls, x: x * 3))),
+        "through the class": (lambda x: Own.of_class(x), lambda: setattr(Own, "of_class", classmethod(lambda cls, x: x * 3))),
+        "attribute": (lambda x: x * plain.factor, lambda: setattr(plain, "factor", 5.0)),  # type: ignore[attr-defined]
+        "code": (lambda x: plain(x), lambda: setattr(plain, "__code__", (lambda x, k=0: x * k * 10).__code__)),
+        "defaults": (lambda x: plain(x), lambda: setattr(plain, "__defaults__", (5.0,))),
+    }[kind]
+    g = C(f)
+    before = f(X)
+    for _ in range(3):
+        np.testing.assert_array_equal(g(X), before)
+    assert g.cache_info().traces == 1
+    change()
+    assert not np.array_equal(f(X), before)
+    for _ in range(2):
+        np.testing.assert_array_equal(g(X), f(X))
+
+
+class Damped:
+    """What is reached in roundabout ways."""
+
+    def __init__(self) -> None:
+        self.c = 0.5
+
+    def rate(self, x: Any) -> Any:
+        return -x * self.c
+
+    @functools.cached_property
+    def once(self) -> float:
+        return self.c * 2
+
+    def __matmul__(self, x: Any) -> Any:
+        return x * self.c
+
+    def __iter__(self) -> Any:
+        return iter((self.c, self.c))
+
+    def __contains__(self, x: Any) -> bool:
+        return bool(x < self.c)
+
+    def __float__(self) -> float:
+        return float(self.c)
+
+
+class Driven(Damped):
+    """Through ``super()``."""
+
+    def rate(self, x: Any) -> Any:
+        return super().rate(x) + 1.0
+
+
+def timed(f: Any) -> Any:
+    @functools.wraps(f)
+    def inner(*args: Any) -> Any:
+        return f(*args)
+
+    return inner
+
+
+class Failing:
+    """Its own way of giving attributes, which fails for those it does not know."""
+
+    def __init__(self, **known: Any) -> None:
+        self.__dict__["_known"] = dict(known)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._known[name]
+
+
+class Scaled:
+    """A descriptor."""
+
+    factor = 1.0
+
+    def __get__(self, obj: Any, kind: Any = None) -> float:
+        return obj.c * self.factor
+
+
+class Roundabout(Damped):
+    """Methods in wrappers, attributes through descriptors."""
+
+    scaled = Scaled()
+
+    @timed
+    def wrapped(self, x: Any) -> Any:
+        return x * self.c
+
+    def asked(self, x: Any) -> Any:
+        return x * self.z if hasattr(self, "z") else x
+
+    def tried(self, x: Any) -> Any:
+        try:
+            return x * self.w
+        except AttributeError:
+            return x
+
+    def total(self, x: Any) -> Any:
+        for name, value in vars(self).items():
+            x = x + value * len(name)
+        return x
+
+
+def test_what_is_read_in_roundabout_ways_is_seen() -> None:
+    o, driven, odd, space, chain = Roundabout(), Driven(), Failing(k=2.0), argparse.Namespace(lr=1.0), collections.ChainMap({"k": 1.0}, {})
+    cases: dict[str, tuple[Any, Any]] = {
+        "super": (driven.rate, lambda v: setattr(driven, "c", v)), "super, called": (lambda x: driven.rate(x), lambda v: setattr(driven, "c", v)),
+        "super, derived": (lambda x: ag.grad(lambda x: driven.rate(x * x).sum())(x), lambda v: setattr(driven, "c", v)),
+        "super, unbound": (lambda x: Driven.rate(driven, x), lambda v: setattr(driven, "c", v)),
+        "getattr": (lambda x: x * getattr(o, "c"), lambda v: setattr(o, "c", v)),  # noqa: B009
+        "getattr with a default": (lambda x: x * getattr(o, "new", 0.5), lambda v: setattr(o, "new", v)),
+        "hasattr": (o.asked, lambda v: setattr(o, "z", v)), "AttributeError": (o.tried, lambda v: setattr(o, "w", v)),
+        "vars": (o.total, lambda v: setattr(o, "c", v)), "a namespace": (lambda x: x * vars(space)["lr"], lambda v: setattr(space, "lr", v)),
+        "attrgetter": (lambda x: x * operator.attrgetter("c")(o), lambda v: setattr(o, "c", v)),
+        "wrapped": (o.wrapped, lambda v: setattr(o, "c", v)), "wrapped, called": (lambda x: o.wrapped(x), lambda v: setattr(o, "c", v)),
+        "operator": (lambda x: o @ x, lambda v: setattr(o, "c", v)), "iter": (lambda x: x * sum(o), lambda v: setattr(o, "c", v)),
+        "contains": (lambda x: x * (1.0 if 0.75 in o else 2.0), lambda v: setattr(o, "c", v)), "float": (lambda x: x * float(o), lambda v: setattr(o, "c", v)),
+        "descriptor": (lambda x: x * o.scaled, lambda v: setattr(Scaled, "factor", v)), "__getattr__": (lambda x: x * odd.k, lambda v: odd._known.update(k=v)),
+        "ChainMap": (lambda x: x * chain["k"], lambda v: chain.update(k=v)),
+        "cached_property": (lambda x: x * o.once, lambda v: (setattr(o, "c", v), o.__dict__.pop("once", None))),
+    }
+    for name, (f, change) in cases.items():
+        g = C(f)
+        for value in (0.5, 3.0, 0.25):
+            for _ in range(2):
+                np.testing.assert_array_equal(g(X), f(X), err_msg=name)
+            change(value)
+            np.testing.assert_array_equal(g(X), f(X), err_msg=name)
+
+
+def test_an_attribute_that_must_not_be_there_costs_no_trace() -> None:
+    o = Roundabout()
+    g = C(lambda x: o.asked(x))
+    for _ in range(3):
+        g(X)
+    assert g.cache_info().traces == 1 and len(g.instances()) == 1
+    o.z = 2.0
+    np.testing.assert_array_equal(g(X), X * 2)
+    del o.z
+    np.testing.assert_array_equal(g(X), X)
+
+
+@pytest.mark.parametrize("derive", [lambda f: f, ag.grad, ag.value_and_grad, ag.hessian, ag.vmap])
+def test_functions_that_read_no_names_are_compared_with_nothing(derive: Any) -> None:
+    g = C(derive(lambda x: (x * x).sum()))
+    g(X)
+    assert [a.kind for a in g.instances()[0].args] == ["array"]
+
+
+def test_a_bound_call_refuses_what_super_would_read_anew() -> None:
+    o = Driven()
+    bound = C(o.rate).prebind(X)
+    bound()
+    o.c = 4.0
+    with pytest.raises(ag.AotgradRuntimeError, match="anew"):
+        bound()
+
+
+def test_a_module_whose_forward_is_replaced() -> None:
+    class Net(ag.nn.Linear):
+        """With code of its own."""
+
+        def forward(self, x: Any) -> Any:
+            return super().forward(x) * 2
+
+    x = ag.ones(3)
+    for change in (lambda net: setattr(net, "forward", lambda x: x * 3), lambda net: setattr(Net, "forward", lambda self, x: x * 5)):
+        net = Net(3, 3)
+        g = ag.compile(net)
+        np.testing.assert_allclose(g(x).detach().numpy(), net(x).detach().numpy())
+        change(net)
+        np.testing.assert_array_equal(g(x).detach().numpy(), net(x).detach().numpy())
