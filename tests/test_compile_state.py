@@ -502,8 +502,8 @@ def test_compilation_is_switched_off_when_a_function_is_made(monkeypatch: pytest
 
 
 def test_instances_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(C.__globals__, "_VARIANTS", 4)
     f = C(_with_w)
+    f.cache_info.__self__.most = 4
     for k in range(8):
         monkeypatch.setitem(globals(), "W", float(k))
         np.testing.assert_array_equal(f(X), X * k)

@@ -14,8 +14,9 @@ from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.eager import Dual, Kept, Packed, make_dual, packed
 from aotgrad.frontend.inplace import store
 from aotgrad.frontend.rules import Rule, call_traced, fit, flavour, split_level, tensor_of, transposed_call, zeros_like
+from aotgrad.frontend.sizes import TracedSize
 from aotgrad.frontend.subtrace import as_value
-from aotgrad.frontend.trace import Trace, Traced, TracedArray, TracedSize, TracedTensor, current, tracing
+from aotgrad.frontend.trace import Trace, Traced, TracedArray, TracedTensor, current, tracing
 from aotgrad.frontend.transforms import inside_transform
 from aotgrad.frontend.views import mark_view
 from aotgrad.ir import Block, Op, Value

@@ -19,36 +19,36 @@ from aotgrad.codegen.options import Options as Codegen
 from aotgrad.ir import Func, interp
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.hashing import structural_hash
-from aotgrad.ir.host import strip_func
-from aotgrad.ir.transforms.cleanup import dce_block, standard
+from aotgrad.ir.transforms.cleanup import dce_block
 from aotgrad.ir.transforms.rewrite import substitute_here
 from aotgrad.ir.transforms.stabilise import stable
 from aotgrad_runtime import call, forks, modes, watchers
-from aotgrad_runtime.call import ArgSpec, Fixed, Sym
+from aotgrad_runtime.call import Fixed
 from aotgrad_runtime.errors import AotgradMemoryError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import anomaly, changes, detour, inspection, keeping, kernels, leaks, outputs, placement, profiling, ready, retraces, sources, split, structured, taped, unusable
+from . import changes, detour, entries, inspection, keeping, kernels, leaks, outputs, placement, profiling, retraces, sources, split, structured, unusable
+from .compiled import built
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .explained import explained_with_line, of_argument, told_of_arguments
 from .front import unforeseen
-from .keeping import Kept
 from .leaves import alias, spared
 from .ledger import Ledger
 from .memory import named
 from .options import Options
-from .program import Program, Pullback, depends
+from .program import Program, depends
 from .promotion import is_number
 from .pytree import TreeDef, tree_flatten, tree_unflatten, with_numbers
 from .randomness import States
 from .signatures import identifier, leaf_names, leaf_type, specs_of
+from .sizes import TracedNumber
 from .sources import GradOf, Item
 from .static import static_key
 from .steps import gaps
-from .structured import MISS
+from .structured import MISS, TRACED
 from .subtrace import as_value
-from .trace import NeedStatic, Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, raised_at, tracing
+from .trace import NeedStatic, Trace, Traced, TracedArray, TracedTensor, current, raised_at, tracing
 from .variant import Leaf, Variant, array_of, fits, requirement, with_sizes
 from .watch import find_inputs, survey, watch
 
@@ -58,15 +58,13 @@ F = Callable[..., Any]
 
 
 _watching, _here = watchers.shared, watchers.state
-_TRACED = object()
 _changing = forks.safe(threading.RLock(), outer=True)  # what functions keep of their traces
 _CONTENTS = 4  # traces kept that differ in the numbers of arrays they compare
 _BYTES = 1 << 28  # copies of such arrays kept per function, beyond those of the newest trace
 _SINGLY = 4  # integers that are tried as sizes one by one
-_VARIANTS = 256  # traces kept per function
+_VARIANTS = 256  # traces kept per function, and instances of a trampoline
 _SIZES = -1  # among leaves whose numbers a trace needed: the sizes of all arrays
 _RENEWED = 8  # how often the short way of a variant is made anew
-_ENTRIES = 16  # structures with an entry of their own, at most: they are tried one after the other
 
 
 def _is_integer(x: Any) -> bool:
@@ -80,100 +78,6 @@ def _numbers(leaves: Sequence[Any], forced: set[int]) -> tuple[Any, ...]:
 def _disabled() -> bool:
     """Whether compiled functions run as plain Python: read when one is made, and at every call that goes through Python."""
     return os.environ.get("AOTGRAD_DISABLE_COMPILE") == "1"
-
-
-class CompiledProgram(Program):
-    """A program that runs as one kernel; what is derived from it runs as kernels too."""
-
-    native = True
-    __slots__ = ("_kernel", "_whole", "kept", "options", "split", "title", "watched")
-
-    def __init__(self, func: Func, name: str, options: Codegen, title: str | None = None, constant: tuple[int, ...] = ()) -> None:
-        self._kernel: Any = None
-        self.kept: Kept | None = None
-        self._whole = options
-        self.title = title or func.name  # what the profiler calls it
-        if constant:
-            made = self._build(func, dataclasses.replace(options, constant=constant))
-            self.kept, self._kernel = (Kept(made, constant), None) if made.once is not None else (None, made)
-        else:
-            self._kernel = self._build(func, options)
-        self.split = split.SplitProgram(func, name, functools.partial(_part, name, options)) if split.watched(func) else None
-        self.options = dataclasses.replace(options, guards=(), unequal=(), over=())  # what is derived is called with sizes that passed already
-        self.watched: Any = None  # its form for profiling, see ``profiling``
-        super().__init__(func, name)
-
-    def _build(self, func: Func, options: Codegen) -> kernels.Kernel:
-        plain = strip_func(func)
-        with profiling.compiling(self.title):
-            return kernels.build(func if plain is func else standard(plain), identifier(func.name), options)
-
-    @property
-    def kernel(self) -> kernels.Kernel:
-        """The kernel that computes everything at each call; compiled at first use where there is one that keeps what depends on weights alone."""
-        if self._kernel is None:
-            self._kernel = kernels.collector_paused(self._build, self.func, self._whole)
-        return self._kernel  # type: ignore[no-any-return]
-
-    def shown(self, plain: bool) -> tuple[kernels.Kernel, Codegen]:
-        """The kernel that calls run, and its options. ``plain``: nothing is kept."""
-        options = dataclasses.replace(self.options, over=self._whole.over)
-        if plain or self.kept is None:
-            return self.kernel, options
-        return self.kept.kernel, dataclasses.replace(options, constant=self.kept.constant)
-
-    def run_with(self, arrays: Sequence[Any], block: Any) -> list[Any]:
-        """The same as ``run``, with what is kept of weights alone."""
-        assert self.kept is not None
-        outs = kernels.run_flat(self.kept.kernel, arrays, block)
-        if anomaly.is_anomaly_enabled():
-            anomaly.check(self.func, arrays, outs)
-        return outs
-
-    def run(self, arrays: Sequence[Any]) -> list[Any]:
-        """Outputs as fresh arrays."""
-        outs = profiling.run(self, arrays) if profiling.watch.on else kernels.run_flat(self.kernel, arrays)
-        if anomaly.is_anomaly_enabled():
-            anomaly.check(self.func, arrays, outs)
-        return outs
-
-    def run_over(self, arrays: Sequence[Any]) -> list[Any]:
-        """Outputs; those that are written to arguments are there, where the arguments are dense."""
-        watched = profiling.watch.on or anomaly.is_anomaly_enabled()
-        return self.run(arrays) if watched else kernels.run_over(self.kernel, arrays)
-
-    def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
-        found = self._vjps.get((active, present))
-        if found is None:
-            found = self._vjps[active, present] = kernels.collector_paused(self._pullback, active, present)
-        return found
-
-    def _pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
-        plain = super().pullback(active, present)
-        compiled = _built(standard(plain.program.func), self.name, self.options, title=f"{self.title} (backward)")
-        compiled.backward = True
-        return Pullback(compiled, plain.inputs, plain.outputs, plain.gives, depends(self.func, active))
-
-    def pushforward(self, active: tuple[bool, ...]) -> Program:
-        found = self._jvps.get(active)
-        if found is None:
-            found = self._jvps[active] = kernels.collector_paused(self._pushforward, active)
-        return found
-
-    def _pushforward(self, active: tuple[bool, ...]) -> Program:
-        return _built(standard(super().pushforward(active).func), self.name, self.options, title=f"{self.title} (jvp)")
-
-
-def _built(func: Func, name: str, options: Codegen, title: str | None = None, constant: tuple[int, ...] = ()) -> Program:
-    """One kernel, or several with Python between them where the program calls it. ``constant``: arguments that seldom change (weights)."""
-    if split.needs_host(func):
-        return split.SplitProgram(func, name, functools.partial(_part, name, options))
-    return CompiledProgram(func, name, options, title, constant)
-
-
-def _part(name: str, options: Codegen, func: Func) -> Program:
-    """A part of a program that is cut; its errors name its own lines."""
-    return _built(func, name, dataclasses.replace(options, guards=(), unequal=(), over=()))
 
 
 def _before(f: Callable[..., Any], holders: Sequence[Any]) -> tuple[States, Before]:
@@ -259,7 +163,7 @@ class State:
         if expected is not None:
             self._verify(variant, expected, result)
         if fresh or not variant.entered:
-            self._add_fast(variant, leaves, tree)
+            entries.add(self, variant, leaves, tree)
         return result if out is None else outputs.write(result, out)
 
     def _plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -378,7 +282,7 @@ class State:
             comparing = [(k, v) for k, vs in self.variants.items() for v in vs if v.watch.contents and v is not variant]
             while comparing and bytes_of(self._contents()) > _BYTES:
                 self._forget(*comparing.pop(0))
-        if len(self.order) > _VARIANTS:
+        if len(self.order) > self.most:
             oldest = self.order.popleft()
             left = self.variants.get(oldest, [])[1:]
             if left:
@@ -415,7 +319,7 @@ class State:
             return False
         same = len(again.hidden) == len(variant.hidden) and all(a is b or isinstance(place, Item) for (a, _), (b, place) in zip(again.hidden, variant.hidden))
         return (same and structural_hash(again.func) == structural_hash(variant.func) and again.out_tree == variant.out_tree
-                and all(a is b or a is not _TRACED and b is not _TRACED and static_key(a) == static_key(b) for a, b in zip(again.out_constants, variant.out_constants)))
+                and all(a is b or a is not TRACED and b is not TRACED and static_key(a) == static_key(b) for a, b in zip(again.out_constants, variant.out_constants)))
 
     def _again(self, leaves: Sequence[Any], tree: TreeDef, static: set[int], holders: Sequence[Any]) -> Variant:
         """One more trace, which leaves everything as it was before."""
@@ -500,7 +404,7 @@ class State:
                         if not isinstance(x, Traced) and (reason := unusable.why(x)) is not None:
                             raise AotgradTypeError(f"{self.name}: {leaks.result_paths(out_tree)[i]}: {reason}, or add it to the result outside of the compiled function")
                         trace.block.outputs.append(as_value(x, trace))
-                        constants.append(_TRACED)
+                        constants.append(TRACED)
                     else:
                         leaks.check(x, self.name, leaks.result_paths(out_tree)[i])
                         constants.append(x)
@@ -532,7 +436,7 @@ class State:
         return variant.program
 
     def _built(self, variant: Variant) -> Program:
-        return _built(variant.func, "CompiledFunctionBackward", self._codegen(variant), constant=keeping.candidates(variant))
+        return built(variant.func, "CompiledFunctionBackward", self._codegen(variant), constant=keeping.candidates(variant))
 
     def _codegen(self, variant: Variant) -> Codegen:
         return dataclasses.replace(self.options.codegen(), guards=tuple((a, b) for a, b, _ in variant.guards), unequal=tuple(variant.unequal),
@@ -561,7 +465,7 @@ class State:
         if variant.changes.any:
             variant.changes.put(results, args, leaves, self.name)
         it = iter(results)
-        return tree_unflatten(variant.out_tree, [next(it) if c is _TRACED else c for c in variant.out_constants])
+        return tree_unflatten(variant.out_tree, [next(it) if c is TRACED else c for c in variant.out_constants])
 
     def _expected(self, variant: Variant, leaves: Sequence[Any]) -> Sequence[Any]:
         """What the interpreter makes of a call: before the call, which may write to what it reads."""
@@ -571,7 +475,7 @@ class State:
         return interp.run(variant.func, *arrays)
 
     def _verify(self, variant: Variant, expected: Sequence[Any], result: Any) -> None:
-        got = [array_of(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is _TRACED]
+        got = [array_of(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is TRACED]
         for i, (a, b) in enumerate(zip(got, expected)):
             tolerance = {2: float(np.finfo(np.float16).eps), 4: 1e-4}.get(b.dtype.itemsize, 1e-9) if b.dtype.kind == "f" else 1e-9  # float16: one rounding
             if not np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
@@ -581,69 +485,13 @@ class State:
 
     # ---- the fast path -------------------------------------------------------------------------------------------------------------------
 
-    def _add_fast(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
-        """Makes the next such call fast: by an instance of the trampoline when it is flat (positional arrays and numbers in, one array or a tuple of them out), else,
-        or when it came this way although there is one, by an entry."""
-        if variant.asks or variant.strides is not None or variant.changes.any or variant.changes.held or self.options.verify or split.needs_host(variant.func):
-            variant.entered = True
-            self._add_ready(variant, leaves, tree)
-            return
-        if variant.tensors or any(isinstance(x, Tensor) for x in leaves):
-            variant.entered = True
-            made = taped.enter(self, variant, leaves, tree, _TRACED) if len(self.entries) < _ENTRIES else None
-            if made is None and variant.hidden:
-                self._add_ready(variant, leaves, tree)
-            elif made is not None:
-                self._enter(variant.func if variant.watch.contents else (variant.func, modes.state.grad), made, variant)
-            return
-        flat_in = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
-        out = variant.out_tree
-        flat_out = all(c is _TRACED for c in variant.out_constants) and variant.out_constants and (
-            out.kind is None or (out.kind is tuple and len(out.children) > 1 and all(c.kind is None for c in out.children)))
-        specs = self._fast_specs(variant, leaves) if not variant.flat and flat_in and flat_out else None
-        if specs is None or variant.watch.contents:
-            self._add_entry(variant, leaves, tree)
-            return
-        program, variant.flat = self.program(variant), True
-        self.add_instance(program.kernel.instance(specs, True, npos=len(leaves)), program)
-        kernels.rest(program.kernel)
-
     def add_instance(self, instance: Any, program: Program) -> None:
         """Lets the trampoline take calls that ``instance`` fits; not many: they are tried one after the other, and soon the way through Python costs less."""
-        if len(self.callable.instances()) < _VARIANTS:
+        if len(self.callable.instances()) < self.most:
             self.callable.add_instance(instance)
             self.fast.append((instance, program, None))
 
-    def _add_ready(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
-        """The short way for calls that read and write tensors in variables, where there is one."""
-        if not self.options.verify and not split.needs_host(variant.func) and len(self.entries) < _ENTRIES and variant.func not in self.entries:
-            short = ready.make(self, variant, leaves, tree, _TRACED)
-            if short is not None:
-                self._enter(variant.func, structured.Entry(None, short.run), variant)
-
-    def _add_entry(self, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> None:
-        """A Python function for calls of this structure, in front of a trampoline for their leaves (see ``structured``)."""
-        variant.entered = True
-        specs = self._specs(variant, leaves, range(len(variant.leaves)))
-        statics = {i: leaves[i] for i in sorted({*range(len(leaves))} - {leaf.index for leaf in variant.leaves})}
-        if specs is None or any(isinstance(x, np.ndarray) for x in statics.values()):
-            return
-        key = variant.func if variant.watch.contents else (tree, tuple((i, static_key(x)) for i, x in statics.items()), variant.out_tree,
-                                                           tuple(id(c) for c in variant.out_constants))
-        found = self.entries.get(key)
-        if found is None:
-            found = structured.entry(self.name, tree, statics, variant.out_tree, variant.out_constants, _TRACED)
-            if found is None or len(self.entries) >= _ENTRIES:
-                return
-            self._enter(key, found, variant)
-        if len(found.function.instances()) < _VARIANTS:
-            program = self.program(variant)
-            instance = program.kernel.instance(specs, True, npos=len(variant.leaves))
-            found.function.add_instance(instance)
-            self.fast.append((instance, program, found))
-            kernels.rest(program.kernel)
-
-    def _enter(self, key: Any, made: structured.Entry, variant: Variant) -> None:
+    def enter(self, key: Any, made: structured.Entry, variant: Variant) -> None:
         """An entry for calls of one structure; one for this variant alone where it compares arrays first."""
         if variant.watch.contents:
             made.run = gated(made.run, variant.watch.contents, MISS)
@@ -670,43 +518,6 @@ class State:
     def pause(self, on: bool) -> None:
         """Sends the calls of threads that watch through Python (see ``detour``), or back to the trampoline."""
         self.callable.suspend(on)
-
-    def _fast_specs(self, variant: Variant, leaves: Sequence[Any]) -> list[ArgSpec] | None:
-        """The arguments of a flat call for the trampoline; None where it cannot read or compare one of them."""
-        specs = self._specs(variant, leaves, [leaf.index for leaf in variant.leaves])
-        dynamic = {leaf.index for leaf in variant.leaves}
-        for i, x in enumerate(leaves):
-            if i not in dynamic and specs is not None:
-                if x is not None and not isinstance(x, bool) and getattr(type(x), "__eq__", None) is not object.__eq__:
-                    return None  # the trampoline compares by identity: equal values that are other objects would never fit
-                specs.append(ArgSpec("is", source=i, value=x))
-        return specs
-
-    def _specs(self, variant: Variant, leaves: Sequence[Any], places: Sequence[int]) -> list[ArgSpec] | None:
-        """What the kernel reads: the leaves, at these positions, and hidden inputs."""
-        index = {s: i for i, s in enumerate(variant.func.symbols())}
-        specs = []
-        for leaf, t, place in zip(variant.leaves, variant.func.arg_types, places):
-            x = leaves[leaf.index]
-            sizes: list[int | Sym] = []
-            for d in t.shape:
-                name = None if isinstance(d, int) else d.as_symbol()
-                if not isinstance(d, int) and name is None:
-                    return None
-                sizes.append(d if isinstance(d, int) else Sym(index[str(name)]))
-            if isinstance(x, np.ndarray):
-                specs.append(ArgSpec("array", t.dtype, tuple(sizes), t.layout.order if t.layout else None, place))
-            elif isinstance(x, np.generic):
-                specs.append(ArgSpec("npscalar", t.dtype, source=place))
-            else:
-                specs.append(ArgSpec("float" if type(x) is float else "int", t.dtype, source=place))
-        for (_, source), t in zip(variant.hidden, variant.func.arg_types[len(variant.leaves):]):
-            where = sources.fast(source)
-            if where is None or not all(isinstance(d, int) for d in t.shape):
-                return None
-            specs.append(ArgSpec("array", t.dtype, tuple(d for d in t.shape if isinstance(d, int)), t.layout.order if t.layout else None, where))
-        return None if variant.watch.specs is None else specs + variant.watch.specs
-
 
 def _plain(out: Any) -> Any:
     return out[()] if out.ndim == 0 else out

@@ -21,8 +21,9 @@ from .leaves import apart, check_callable, dtype_of
 from .promotion import is_number
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randoms import ABSTRACT, LOOP, alternatives
+from .sizes import plain_size
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
-from .trace import Trace, Traced, TracedTensor, current, plain_size, unrecorded, user_loc
+from .trace import Trace, Traced, TracedTensor, current, unrecorded, user_loc
 
 __all__ = ["cond", "fori_loop", "map_", "scan", "while_loop"]
 

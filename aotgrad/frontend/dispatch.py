@@ -27,7 +27,8 @@ from .naming import index_loc
 from .node_names import edges_of, node_name
 from .program import Program
 from .promotion import Kind, is_number
-from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, unrecorded, user_loc
+from .sizes import plain_size
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, unrecorded, user_loc
 from .views import mark_view
 
 __all__ = ["MISS", "NUMPY", "TORCH", "again", "call", "forget", "function", "is_array_like", "is_view", "program", "program_of", "unwatched", "watch"]

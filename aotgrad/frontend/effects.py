@@ -27,8 +27,9 @@ from aotgrad_runtime.tensor import Tensor
 from . import leaks
 from .alone import alone, others_run
 from .pytree import tree_flatten, tree_unflatten
+from .sizes import TracedSize, plain_size
 from .sources import Path, attribute, put, read
-from .trace import Trace, Traced, TracedSize, plain_size, raised_at
+from .trace import Trace, Traced, raised_at
 from .watch import print_of, survey
 
 __all__ = ["Before", "Settled", "warn"]

@@ -26,7 +26,8 @@ from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .ledger import made_here, twin
 from .numpy_protocol import filled_like, number_as
-from .trace import Trace, Traced, TracedNumber, TracedTensor, current, plain_size, user_loc
+from .sizes import TracedNumber, plain_size
+from .trace import Trace, Traced, TracedTensor, current, user_loc
 
 __all__ = [
     "arange", "as_tensor", "empty", "empty_like", "eye", "finish", "fixed", "from_dlpack", "from_numpy", "full", "full_like", "kind_of", "linspace", "on_cpu", "ones",

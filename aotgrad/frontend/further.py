@@ -20,7 +20,8 @@ from .composed import composed
 from .dispatch import TORCH, call
 from .numpy_protocol import PUBLIC
 from .promotion import Kind, promote, python_dtype
-from .trace import equal_sizes, user_loc
+from .sizes import equal_sizes
+from .trace import user_loc
 
 __all__ = ["FURTHER", "FURTHER_METHODS", "f", "hardshrink", "prelu"]
 

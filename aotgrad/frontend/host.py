@@ -20,8 +20,9 @@ from . import eager, placement
 from .boundary import told
 from .program import Program
 from .rules import flavour
+from .sizes import plain_size
 from .subtrace import as_value, builder_of, traced_class
-from .trace import Traced, current, plain_size, unrecorded, user_loc
+from .trace import Traced, current, unrecorded, user_loc
 
 __all__ = ["debug_print", "host_call"]
 

@@ -23,7 +23,8 @@ from .eager import Dual
 from .front import Public
 from .known import AGAIN
 from .recorder import Recorder
-from .trace import Traced, current, plain_size, user_loc
+from .sizes import plain_size
+from .trace import Traced, current, user_loc
 from .views import ViewExtra, mark_view
 
 __all__ = ["At", "IndexSpec", "getitem", "parse", "setitem", "updated"]

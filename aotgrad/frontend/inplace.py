@@ -23,8 +23,9 @@ from . import dispatch, placement
 from .eager import Dual, dual_class, make_dual, rename
 from .ledger import DETACHED, twin
 from .placement import parent_of
+from .sizes import plain_size
 from .subtrace import builder_of
-from .trace import Traced, TracedArray, plain_size, user_loc
+from .trace import Traced, TracedArray, user_loc
 from .views import ViewExtra
 
 __all__ = ["check_writable", "leaf_shown", "memory", "recorded", "retains", "store", "turn", "update"]

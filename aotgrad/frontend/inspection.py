@@ -19,7 +19,7 @@ from . import compiler, kernels, sources, split
 from .explain import explain
 from .pytree import tree_flatten, tree_unflatten, with_numbers
 from .signatures import leaf_names
-from .variant import Variant
+from .variant import Variant, flat_specs
 
 __all__ = ["attach"]
 
@@ -97,7 +97,7 @@ def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
     if any(isinstance(x, (list, tuple, dict)) for x in args):
         raise AotgradTypeError(f"prebind: {state.name} is given a container; bind a function that takes its arrays as arguments of their own")
     variant, leaves = _variant_for(state, args, {})
-    specs = state._fast_specs(variant, leaves)
+    specs = flat_specs(variant, leaves)
     if specs is None:
         raise AotgradTypeError(f"prebind: {state.name} {_unbound(variant, leaves, names)}; bind a function of plain arrays and numbers")
     if variant.changes.any:

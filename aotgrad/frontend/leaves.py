@@ -23,8 +23,9 @@ from .eager import Dual, make_dual
 from .program import Program
 from .promotion import python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .sizes import TracedNumber, plain_size
 from .subtrace import is_leaf_array
-from .trace import Trace, Traced, TracedArray, TracedNumber, current, plain_size
+from .trace import Trace, Traced, TracedArray, current
 
 __all__ = ["F", "alias", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of",
            "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "place_of", "places", "reaches_leaves", "release", "scalar_output",

@@ -21,8 +21,9 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from .eager import Dual
 from .notices import notice
 from .placement import data_placed
+from .sizes import TracedNumber
 from .sources import Argument, GradOf, Item
-from .trace import Trace, Traced, TracedArray, TracedNumber, TracedTensor, current, user_loc
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, user_loc
 from .views import mark_view
 
 __all__ = ["AFTER", "DETACHED", "Followed", "Gradient", "Ledger", "Slot", "detach", "detach_", "get_data", "get_grad", "get_item", "get_number", "guarded", "ledger_of",

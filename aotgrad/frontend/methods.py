@@ -38,7 +38,8 @@ from .further import FURTHER, FURTHER_METHODS
 from .numpy_protocol import PUBLIC, array_function, array_ufunc, ordered_reshape, reduction
 from .ordered import ORDERED, ORDERED_METHODS
 from .promotion import is_number
-from .trace import Traced, equal_sizes, user_loc
+from .sizes import equal_sizes
+from .trace import Traced, user_loc
 from .views import ViewExtra
 
 __all__ = ["FUNCTIONS", "contiguous", "table"]

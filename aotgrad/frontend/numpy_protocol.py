@@ -18,7 +18,8 @@ from . import indexing
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
 from .promotion import to_float
-from .trace import Traced, TracedArray, current, equal_sizes, user_loc
+from .sizes import equal_sizes
+from .trace import Traced, TracedArray, current, user_loc
 
 __all__ = ["array_function", "array_ufunc"]
 

@@ -21,10 +21,11 @@ from aotgrad_runtime.tensor import Tensor
 
 from . import kernels
 from .front import Public
-from .trace import Traced, plain_size, user_loc
+from .sizes import plain_size
+from .trace import Traced, user_loc
 from .views import ViewExtra, mark_view
 
-__all__ = ["UNKNOWN", "Placed", "begin", "check", "check_array", "contiguous", "data_placed", "like", "mark", "parent_of", "place",
+__all__ = ["UNKNOWN", "Placed", "begin", "check", "check_array", "contiguous", "data_placed", "like", "mark", "of_index", "parent_of", "place",
            "placed", "settle", "spoil", "unsure", "without"]
 
 COPIED = ("copied",)  # how what turned out to be a copy is a view: not
@@ -113,7 +114,7 @@ def _of_view(x: Any, parent: Any, how: tuple[Any, ...]) -> Found:
     if kind == "permute":
         strides = [strides[i] for i in how[1]]
     elif kind == "index":
-        strides = list(_of_index(how[1].entries, strides))
+        strides = list(of_index(how[1].entries, strides, lambda d: 0))
     elif kind == "call":
         found = _of_call(x, shape, strides, how[1], how[2])
         if found is None:
@@ -122,16 +123,17 @@ def _of_view(x: Any, parent: Any, how: tuple[Any, ...]) -> Found:
     return _simplest(x.shape, strides, sizes)
 
 
-def _of_index(entries: Sequence[tuple[Any, ...]], strides: Sequence[DimLike]) -> Iterator[DimLike]:
-    rest = iter(strides)
+def of_index(entries: Sequence[tuple[Any, ...]], strides: Sequence[Any], new: Callable[[int], Any]) -> Iterator[Any]:
+    """The strides of a part of what has these; ``new`` gives that of a new dim in front of dim ``d``."""
+    d = 0
     for e in entries:
         if e[0] == "new":
-            yield 0
-        elif e[0] == "slice":
-            yield next(rest) * (e[3] or 1)
-        else:
-            next(rest)
-    yield from rest
+            yield new(d)
+            continue
+        if e[0] == "slice":
+            yield strides[d] * (e[3] or 1)
+        d += 1
+    yield from strides[d:]
 
 
 def _of_call(x: Any, shape: Sequence[DimLike], strides: list[DimLike], public: Public, arguments: dict[str, Any]) -> list[DimLike] | None:

@@ -25,7 +25,7 @@ from .program import depends
 from .pytree import TreeDef, tree_unflatten
 from .recorder import Recorder
 from .sources import GradOf, Item, Path
-from .structured import MISS
+from .structured import MISS, TRACED
 from .variant import Variant
 from .watch import RENEWED, Watch, is_defaults, listed, print_of
 
@@ -286,9 +286,7 @@ class Ready:
         if count == 1 and self.variant.out_tree.kind is None:
             return results[0]
         it, constants = iter(results), self.variant.out_constants
-        return tree_unflatten(self.variant.out_tree, [next(it) if c is self.traced else c for c in constants])
-
-    traced: Any = None
+        return tree_unflatten(self.variant.out_tree, [next(it) if c is TRACED else c for c in constants])
 
 
 def _serves(variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> bool:
@@ -321,15 +319,13 @@ def _form(program: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
     return Recorder(program, places).learn(sum(1 << k for k, i in enumerate(places) if active[i]))
 
 
-def make(state: Any, variant: Variant, leaves: Sequence[Any], tree: TreeDef, traced: object) -> Ready | None:
+def make(state: Any, variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> Ready | None:
     """The short way of ``variant`` for calls like this one, where there is one."""
     if not _serves(variant, leaves, tree) or any(t.layout is not None for t in (*variant.func.arg_types, *variant.func.out_types)):
         return None
     if not state.program(variant).native:
         return None
     try:
-        made = Ready(state, variant, leaves)
+        return Ready(state, variant, leaves)
     except _Unfit:
         return None
-    made.traced = traced
-    return made

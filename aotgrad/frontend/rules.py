@@ -20,8 +20,9 @@ from . import dispatch, eager, placement
 from .program import Program
 from .promotion import is_number
 from .pytree import tree_flatten
+from .sizes import plain_size
 from .subtrace import Sub, as_value, builder_of, traced_class
-from .trace import Trace, TracedArray, TracedTensor, current, plain_size, tracing, unrecorded
+from .trace import Trace, TracedArray, TracedTensor, current, tracing, unrecorded
 
 __all__ = ["Rule", "call_traced", "fit", "flavour", "split_level", "tensor_of", "transposed_call", "zeros_like"]
 

@@ -19,7 +19,9 @@ from aotgrad_runtime.tensor import Tensor
 
 from . import kernels
 from .ledger import DETACHED, ledger_of, real
-from .trace import TracedTensor, plain_size, user_loc
+from .placement import of_index
+from .sizes import plain_size
+from .trace import TracedTensor, user_loc
 
 __all__ = ["gaps"]
 
@@ -61,7 +63,8 @@ def _of_view(x: Any, parent: Any, how: tuple[Any, ...]) -> list[Any]:
     if how[0] == "permute":
         return [_steps(parent)[d] for d in how[1]]
     if how[0] == "index":
-        return _of_index(parent, how[1].entries)
+        own, sizes = _steps(parent), parent.shape
+        return list(of_index(how[1].entries, own, lambda d: own[d] * sizes[d] if d < len(own) else 1))  # a new dim reaches as far as the one behind it
     if how[0] == "copied" or how[:2] == ("unsettled", "contiguous"):
         layout = x._value.type.layout
         return _dense(x.shape, range(x.ndim) if layout is None else layout.order)
@@ -98,20 +101,6 @@ def _with_ones(x: Any, parent: Any) -> list[Any] | None:
 
 def _one(n: Any) -> bool:
     return isinstance(n, int) and n == 1
-
-
-def _of_index(parent: Any, entries: Sequence[tuple[Any, ...]]) -> list[Any]:
-    steps = iter(zip(_steps(parent), parent.shape))
-    out: list[Any] = []
-    for i, entry in enumerate(entries):
-        if entry[0] == "new":  # as far as the dim behind it reaches
-            behind = sum(e[0] != "new" for e in entries[:i])
-            out.append(_steps(parent)[behind] * parent.shape[behind] if behind < parent.ndim else 1)
-            continue
-        step, _ = next(steps)
-        if entry[0] != "int":
-            out.append(step * (1 if entry[3] is None else entry[3]))
-    return out + [step for step, _ in steps]
 
 
 def _stride(self: Any, dim: SupportsIndex | None = None) -> Any:

@@ -20,9 +20,9 @@ from . import kernels
 from .pytree import TreeDef
 from .static import static_key
 
-__all__ = ["MISS", "Entry", "Tape", "entry", "finisher"]
+__all__ = ["MISS", "TRACED", "Entry", "Tape", "entry", "finisher"]
 
-MISS = object()
+MISS, TRACED = object(), object()
 _MISSES = "    return MISS"
 
 
@@ -36,15 +36,14 @@ class Entry:
         self.function, self.run = function, run
 
 
-def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDef, constants: Sequence[Any], traced: object,
-          tape: Tape | None = None) -> Entry | None:
+def entry(name: str, tree: TreeDef, statics: Mapping[int, Any], out_tree: TreeDef, constants: Sequence[Any], tape: Tape | None = None) -> Entry | None:
     """The entry for calls of structure ``tree`` whose leaves ``statics`` (by index) have these values; None where a container is of an unknown kind.
 
-    ``constants`` has an item per leaf of the result: the leaf, or ``traced`` where the kernel gives it. ``tape``: which leaves are tensors, and how results are recorded.
+    ``constants`` has an item per leaf of the result: the leaf, or ``TRACED`` where the kernel gives it. ``tape``: which leaves are tensors, and how results are recorded.
     """
     writer = _Writer()
-    results = [f"r{i}" if c is traced else writer.constant(c) for i, c in enumerate(constants)]
-    taken = [r for r, c in zip(results, constants) if c is traced]
+    results = [f"r{i}" if c is TRACED else writer.constant(c) for i, c in enumerate(constants)]
+    taken = [r for r, c in zip(results, constants) if c is TRACED]
     built = writer.building(out_tree, iter(results))
     args, kwargs = tree.children
     if not taken or built is None or not writer.take_apart(args, "args") or not writer.take_apart(kwargs, "kwargs"):
@@ -97,12 +96,12 @@ def _wrapped(tensors: Sequence[str], leaves: Sequence[str], results: int) -> lis
     return [f"if bits := {bits}:", f"    result = (forms.get(bits) or learn(bits))({', '.join(['result', *leaves])})", "else:", f"    result = {_plain(results)}"]
 
 
-def finisher(out_tree: TreeDef, constants: Sequence[Any], traced: object, tape: Tape, count: int, leaves: Sequence[int], stack: Any) -> Callable[..., Any] | None:
+def finisher(out_tree: TreeDef, constants: Sequence[Any], tape: Tape, count: int, leaves: Sequence[int], stack: Any) -> Callable[..., Any] | None:
     """``finish(result, *args)`` for an instance of a trampoline: the results of a flat call with ``count`` arguments, of which ``leaves`` are the kernel's, as tensors.
     It gives NotImplemented inside a trace."""
     writer = _Writer()
-    results = [f"r{i}" if c is traced else writer.constant(c) for i, c in enumerate(constants)]
-    taken = [r for r, c in zip(results, constants) if c is traced]
+    results = [f"r{i}" if c is TRACED else writer.constant(c) for i, c in enumerate(constants)]
+    taken = [r for r, c in zip(results, constants) if c is TRACED]
     built = writer.building(out_tree, iter(results))
     if not taken or built is None:
         return None

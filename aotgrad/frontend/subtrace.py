@@ -19,7 +19,8 @@ from .explained import explained
 from .front import FrontBuilder
 from .promotion import is_number, python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
-from .trace import Trace, Traced, TracedArray, TracedTensor, current, plain_size, tracing, user_loc
+from .sizes import plain_size
+from .trace import Trace, Traced, TracedArray, TracedTensor, current, tracing, user_loc
 
 __all__ = ["Sub", "as_value", "builder_of", "is_leaf_array", "outputs_of", "traced_class"]
 

@@ -19,13 +19,14 @@ from aotgrad_runtime.tensor import Tensor
 from . import kernels, structured
 from .recorder import Recorder
 from .trace import _stack
+from .variant import flat_specs, specs_of_leaves
 
 __all__ = ["enter"]
 
 _state = modes.state
 
 
-def enter(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, traced: object) -> structured.Entry | None:
+def enter(state: Any, variant: Any, leaves: Sequence[Any], tree: Any) -> structured.Entry | None:
     """The entry of a compiled function (``state``) for calls with tensors that ``variant`` serves; flat ones get an instance of its trampoline besides. None, so that
     calls go the general way, for captured or written tensors, programs that are cut by calls of Python, and other kinds of tensors than plain ones."""
     program = state.program(variant)
@@ -36,28 +37,28 @@ def enter(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, traced: ob
         return None
     arrays = [x._data if isinstance(x, Tensor) else x for x in leaves]
     statics = {i: leaves[i] for i in sorted({*range(len(leaves))} - {leaf.index for leaf in variant.leaves})}
-    specs = state._specs(variant, arrays, range(len(variant.leaves)))
+    specs = specs_of_leaves(variant, arrays, range(len(variant.leaves)))
     if specs is None or any(isinstance(x, (np.ndarray, Tensor)) for x in statics.values()):
         return None
     tape = structured.Tape(places, _state.grad, Recorder(program, places))
-    made = structured.entry(state.name, tree, statics, variant.out_tree, variant.out_constants, traced, tape)
+    made = structured.entry(state.name, tree, statics, variant.out_tree, variant.out_constants, tape)
     if made is not None:
         instance = program.kernel.instance(specs, False, npos=len(variant.leaves))
         made.function.add_instance(instance)
         state.fast.append((instance, program, made))
         kernels.rest(program.kernel)
-        _straight(state, variant, leaves, tree, traced, tape)
+        _straight(state, variant, leaves, tree, tape)
     return made
 
 
-def _straight(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, traced: object, tape: structured.Tape) -> None:
+def _straight(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, tape: structured.Tape) -> None:
     """Lets the trampoline itself take calls like this one, where they are flat: recording is all that is left to Python."""
     slot, flat = data_slot(), not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
     if slot is None or not flat or not tape.grad or variant.watch.contents:
         return
     arrays = [x._data if isinstance(x, Tensor) else x for x in leaves]
-    specs = state._fast_specs(variant, arrays)
-    finish = structured.finisher(variant.out_tree, variant.out_constants, traced, tape, len(leaves), [leaf.index for leaf in variant.leaves], _stack)
+    specs = flat_specs(variant, arrays)
+    finish = structured.finisher(variant.out_tree, variant.out_constants, tape, len(leaves), [leaf.index for leaf in variant.leaves], _stack)
     if specs is None or finish is None:
         return
     specs = [dataclasses.replace(s, unwrap=(Tensor, slot)) if k in tape.places else s for k, s in enumerate(specs)]

@@ -11,6 +11,7 @@ import numpy as np
 
 from aotgrad.ir import Func, TensorType, dims, walk
 from aotgrad.ir.transforms.rewrite import substitute_func
+from aotgrad_runtime.call import ArgSpec, Sym
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
 
@@ -19,7 +20,7 @@ from .pytree import TreeDef
 from .steps import gaps
 from .watch import Watch
 
-__all__ = ["Leaf", "Variant", "array_of", "fits", "requirement", "with_sizes"]
+__all__ = ["Leaf", "Variant", "array_of", "fits", "flat_specs", "requirement", "specs_of_leaves", "with_sizes"]
 
 
 @record
@@ -40,14 +41,14 @@ class Variant:
     guards: list[tuple[Any, Any, Any]]
     unequal: list[tuple[Any, Any]]
     out_tree: TreeDef
-    out_constants: list[Any]  # per result leaf: _TRACED or a constant
+    out_constants: list[Any]  # per result leaf: ``structured.TRACED`` or a constant
     tensors: bool
     program: Any = None
     verified: int = 0
     records: bool = False  # traced without recording, but with a part that records (``enable_grad``), or would out of inference mode
     asks: bool = False  # it asked for the grad mode: the quick ways, which do not, are not for it
     strides: list[Any] | None = None  # what gaps hidden inputs have, where the trace asked; the quick ways are not for it
-    entered: bool = False  # an entry was tried for it, see ``State._add_entry``
+    entered: bool = False  # an entry was tried for it, see ``entries``
     flat: bool = False  # the trampoline has an instance of it
     renewed: int = 0  # how often its short way was made anew, see ``ready``
     seconds: float = 0.0
@@ -147,3 +148,43 @@ def with_sizes(variant: Variant, leaves: Sequence[Any]) -> Variant | None:
 def array_of(x: Any) -> Any:
     """The NumPy array of a leaf."""
     return x._data if isinstance(x, Tensor) else x
+
+
+# ---- for the trampoline -----------------------------------------------------------------------------------------------------------------
+
+def flat_specs(variant: Variant, leaves: Sequence[Any]) -> list[ArgSpec] | None:
+    """The arguments of a flat call for the trampoline; None where it cannot read or compare one of them."""
+    specs = specs_of_leaves(variant, leaves, [leaf.index for leaf in variant.leaves])
+    dynamic = {leaf.index for leaf in variant.leaves}
+    for i, x in enumerate(leaves):
+        if i not in dynamic and specs is not None:
+            if x is not None and not isinstance(x, bool) and getattr(type(x), "__eq__", None) is not object.__eq__:
+                return None  # the trampoline compares by identity: equal values that are other objects would never fit
+            specs.append(ArgSpec("is", source=i, value=x))
+    return specs
+
+
+def specs_of_leaves(variant: Variant, leaves: Sequence[Any], places: Sequence[int]) -> list[ArgSpec] | None:
+    """What the kernel reads: the leaves, at these positions, and hidden inputs."""
+    index = {s: i for i, s in enumerate(variant.func.symbols())}
+    specs = []
+    for leaf, t, place in zip(variant.leaves, variant.func.arg_types, places):
+        x = leaves[leaf.index]
+        sizes: list[int | Sym] = []
+        for d in t.shape:
+            name = None if isinstance(d, int) else d.as_symbol()
+            if not isinstance(d, int) and name is None:
+                return None
+            sizes.append(d if isinstance(d, int) else Sym(index[str(name)]))
+        if isinstance(x, np.ndarray):
+            specs.append(ArgSpec("array", t.dtype, tuple(sizes), t.layout.order if t.layout else None, place))
+        elif isinstance(x, np.generic):
+            specs.append(ArgSpec("npscalar", t.dtype, source=place))
+        else:
+            specs.append(ArgSpec("float" if type(x) is float else "int", t.dtype, source=place))
+    for (_, source), t in zip(variant.hidden, variant.func.arg_types[len(variant.leaves):]):
+        where = sources.fast(source)
+        if where is None or not all(isinstance(d, int) for d in t.shape):
+            return None
+        specs.append(ArgSpec("array", t.dtype, tuple(d for d in t.shape if isinstance(d, int)), t.layout.order if t.layout else None, where))
+    return None if variant.watch.specs is None else specs + variant.watch.specs

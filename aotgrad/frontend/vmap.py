@@ -25,8 +25,9 @@ from .program import Program
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randoms import SHARED
 from .rules import flavour
+from .sizes import plain_size
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
-from .trace import Traced, current, plain_size, unrecorded, user_loc
+from .trace import Traced, current, unrecorded, user_loc
 
 __all__ = ["dims_for", "leaf_names", "vmap"]
 

@@ -9,7 +9,7 @@ from aotgrad.frontend.boundary import told as _told
 from aotgrad.frontend.dispatch import TORCH as _TORCH
 from aotgrad.frontend.further import hardshrink, prelu
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
-from aotgrad.frontend.trace import equal_sizes as _equal_sizes
+from aotgrad.frontend.sizes import equal_sizes as _equal_sizes
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradRuntimeError
 from aotgrad_runtime.tensor import Tensor
 
