@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 from aotgrad_runtime.tape import cell_of
 from aotgrad_runtime.tensor import Tensor, wrap
 from aotgrad_runtime.watched import written
@@ -36,7 +37,7 @@ class _UseError(AotgradValueError, AssertionError):
     """Arguments that contradict each other: AssertionError, as in torch."""
 
 
-@dataclass
+@record
 class _Check:
     """One check: the function, its inputs, tolerances."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.records import record
 
 from ..ir import dims
 from ..ir.core import Op, Value
@@ -200,7 +201,7 @@ def _in_pieces(cx: Context, e: NestEmitter, choice: Choice, batch: Index, run: C
     e.finish()
 
 
-@dataclass
+@record
 class _Array:
     """An array in the terms of the loops: group, the channel that lanes lie across (``lane``), the other one (``row``; the batch of x and y), places."""
 

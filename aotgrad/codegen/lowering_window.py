@@ -7,10 +7,10 @@ far apart are read as neighbours and sorted by shuffles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aotgrad_runtime.dtypes import DType, bool_, int32, int64
+from aotgrad_runtime.records import record
 
 from ..ir import dims
 from ..ir.core import Op, Value
@@ -58,7 +58,7 @@ def _unit(access: Access, dim: int, size: DimLike) -> bool:
     return isinstance(stride, int) and stride == 1 and not (isinstance(size, int) and size == 1)
 
 
-@dataclass
+@record
 class _Spot:
     """A place of a window: where that of the first lane is in the array that is read, its number, and the lanes in which it is one (None: all)."""
 
@@ -69,7 +69,7 @@ class _Spot:
     pieces: Sequence[Value] = ()  # the masks of as many vectors of neighbours that hold the places of all lanes
 
 
-@dataclass
+@record
 class _Column:
     """One kernel place of the last dim, for lanes with windows of their own there: the place of the first lane, and masks as in ``_Spot``."""
 

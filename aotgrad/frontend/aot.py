@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from aotgrad.ir.transforms.custom import runnable
 from aotgrad_runtime.dtypes import DType, bool_, float32, float64, int32, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.pool_layout import MOST
+from aotgrad_runtime.records import record
 
 from . import aot_trace
 from .aot_trace import Declared, Program
@@ -38,7 +39,7 @@ _SHARED = 8
 _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[(.*)\])?\s*(channels_last)?\s*", re.ASCII | re.DOTALL)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Built:
     """What ``build`` wrote: ``files`` by kind (so, a, o, h, pc, cmake, ll, asm, mlir, python) and the C names of ``functions``; ``ag.load`` takes ``library``.
 

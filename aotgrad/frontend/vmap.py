@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from aotgrad.ir.transforms.rewrite import decompose_block
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.dtypes import DType, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import eager, placement
@@ -120,7 +120,7 @@ def leaf_names(f: F, tree: TreeDef) -> list[str]:
 
 # ---- a call -------------------------------------------------------------------------------------------------------------------------
 
-@dataclass
+@record
 class _Leaf:
     """An array argument: where it is among the leaves, what to call it, and its mapped dim."""
 

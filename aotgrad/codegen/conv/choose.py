@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from aotgrad_runtime.records import record
 
 from ..gemm.emit import Vec
 from ..target import Target
@@ -19,7 +21,7 @@ BLOCK = 640 << 10
 _ROWS_BYTES = 128 << 10
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Strip:
     """``repeat`` adjacent tiles of ``rows`` outputs from ``first`` on, with the same valid taps."""
 
@@ -29,7 +31,7 @@ class Strip:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Plan:
     """How one sum is computed. ``vectors``: a block of channels; ``unit``: rows of one unit of work; ``blocks_outside``: weights are the larger traffic, ``ahead``: and
     each block fetches the next."""

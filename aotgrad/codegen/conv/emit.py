@@ -6,7 +6,9 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from aotgrad_runtime.records import record
 
 from ..gemm.emit import Fn, Val, Vec
 from ..target import Target
@@ -26,7 +28,7 @@ _CALLED = re.compile(r"@[\w.]+")
 _PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Pieces:
     """What units are where they go by (image, piece, block): a piece is ``unit`` of an image's ``rows``, each of ``length`` positions in the order of memory; all its
     channels are ``blocks`` units."""
@@ -42,7 +44,7 @@ class Pieces:
         return -(-self.rows // self.unit)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ConvKernel:
     """``text``: LLVM functions without the declarations they share with other kernels, which are in ``declares``.
 

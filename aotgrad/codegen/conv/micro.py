@@ -7,7 +7,7 @@ Every element is one chain of multiply-adds in the order of taps and channels, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from aotgrad_runtime.records import record
 
 from ..gemm.emit import Fn, Val, Vec
 from ..gemm.pack import transpose
@@ -16,7 +16,7 @@ from .taps import TapSum
 __all__ = ["Run", "Tile", "runs", "tile_kernel", "tile_params"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Run:
     """``count`` taps from ``first`` on that are valid for the outputs [low, high) of a tile."""
 
@@ -26,7 +26,7 @@ class Run:
     high: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Tile:
     """``rows`` outputs, ``vectors`` of channels, of which the last has ``tail`` valid lanes (0: all). ``ahead``: bytes from w to the
     next block, of which it fetches a share (``turn`` says which) of as many as there are ``turns``."""

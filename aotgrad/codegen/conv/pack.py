@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from aotgrad_runtime.records import record
 
 from ..gemm.emit import Fn, Val
 from ..gemm.pack import transpose
@@ -18,7 +19,7 @@ _BLOCK_PARAMS = [("ptr", "weights"), ("ptr", "dst"), ("i64", "block")]
 _VECTORS_PARAMS = [("ptr", "src"), ("ptr", "dst"), ("i64", "row"), ("i64", "count")]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Steps:
     """Bytes between weights along the output channel, the input channel, the kernel position, and between groups."""
 

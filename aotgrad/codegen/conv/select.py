@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from aotgrad_runtime.records import record
 
 from ..target import Target
 from .emit import ConvKernel, emit, supported
@@ -17,7 +19,7 @@ _SHARE = 1 << 21  # operations of the smallest part for a thread
 _BETWEEN = 1 << 28  # operations between two questions whether to stop
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Choice:
     """A kernel by ``text``, its spec. ``moved``: the arrays (x, y) that it wants channels_last and that are not: copied before, the result after."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+
+from aotgrad_runtime.records import record
 
 from ...ir import dims
 from ...ir.dims import DimLike
@@ -14,7 +16,7 @@ __all__ = ["ConvSpec", "FORWARD", "INPUT_GRAD", "WEIGHT_GRAD"]
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = "forward", "input_grad", "weight_grad"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ConvSpec:
     """One of the three parts of ``sum(x * w * y)`` over ``y``'s position p and the kernel's position k, where x is read at ``p * stride - low + k * dilation``.
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+
+from aotgrad_runtime.records import record
 
 from .spec import FORWARD, ConvSpec
 
@@ -17,7 +18,7 @@ __all__ = ["Axis", "Place", "TapSum", "is_depthwise", "place", "tap_sums", "weig
 SIZES = {"f32": 4, "f64": 8}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Axis:
     """One spatial dim: output i reads input ``i * mul + off + t * step`` for each tap t; ``source`` and ``target`` are the steps of an input and an output index.
 
@@ -47,7 +48,7 @@ class Axis:
         return all(self.valid(t) == (0, self.count) for t in range(len(self.taps)))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Place:
     """Where an array's element lies: bytes per image, channel and spatial index."""
 
@@ -56,7 +57,7 @@ class Place:
     steps: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TapSum:
     """``depth`` input and ``width`` output channels a group; output channels are adjacent, or positions along the row are.
 

@@ -9,7 +9,8 @@ are parts of the result that stay there while all images pass: every element is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from aotgrad_runtime.records import record
 
 from ..gemm.emit import Fn, Val, Vec
 from ..gemm.pack import transpose
@@ -29,7 +30,7 @@ _FEW = 128
 _MOST_BYTES = 256 << 10
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Side:
     """One of x and y: bytes per image, between channels, between groups, between positions of each dim, and of the taps' steps (0 for y)."""
 
@@ -41,7 +42,7 @@ class Side:
     offset: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WeightPlan:
     """``a`` is read by splats (``rows`` channels a group), ``b`` by vectors (``width`` channels); result elements lie ``out_row``, ``out_tap`` and
     ``out_group`` bytes apart, blocks of lanes ``out_block``."""
@@ -169,7 +170,7 @@ def _tile(target: Target, vec: Vec, rows: int, width: int, taps: int) -> tuple[i
 
 # -- the tile kernel --------------------------------------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Tile:
     offsets: tuple[int, ...]  # of a's channels
     vectors: int
@@ -224,7 +225,7 @@ def _row_steps(p: WeightPlan) -> tuple[int, int]:
 
 # -- the loops around it ----------------------------------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Group:
     """Taps along the row that share tiles, and the columns valid for each."""
 

@@ -10,7 +10,9 @@ finite may be so because a sum in between was: it is computed again by the defin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from aotgrad_runtime.records import record
 
 from ..gemm.emit import Fn, Val, Vec
 from ..gemm.pack import transpose
@@ -34,7 +36,7 @@ _LEAST_WORK = 1 << 20  # operations of an image below which eager calls run on c
 _WEIGHTS_A_TILE = 16 << 10  # bytes
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Tiles:
     """How a sum is computed: ``rows`` of tiles a unit, ``vectors`` of output channels at once, tile kernels of up to ``most`` tiles."""
 

@@ -7,7 +7,9 @@ chain of multiply-adds in the order of images and tiles. What is not finite in t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from aotgrad_runtime.records import record
 
 from ..gemm.emit import Fn, Val, Vec
 from ..target import Target
@@ -26,7 +28,7 @@ _STRIP_BYTES = 384 << 10
 _FILTERS = 64  # of a unit: x is transformed again for the next ones
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WeightTiles:
     """``depth`` channels of x and ``group`` blocks of filters a unit, tile kernels of up to ``most`` channels, ``rows`` of tiles at a time. ``out``: how results
     leave the workspace."""

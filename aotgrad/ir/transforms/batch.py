@@ -13,10 +13,10 @@ rule of their own, composites follow from their bodies, and any other op without
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
+from aotgrad_runtime.records import record
 
 from .. import dims, opdef
 from ..builder import Builder
@@ -28,7 +28,7 @@ from .rewrite import decompose_block
 __all__ = ["Partly", "batch_block", "batch_func", "batch_in_chunks", "batch_into", "batched_layout", "batched_type", "one_by_one", "spread"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Partly:
     """Results of which only those flagged have the new dim."""
 
