@@ -99,13 +99,43 @@ def _wrapping(x: Any) -> Any:
         raise RuntimeError("wrapped") from error
 
 
-@pytest.mark.parametrize("enter", [lambda f: ag.compile(f)(XS), lambda f: ag.linearize(f, XS), lambda f: ag.vmap(f)(np.ones((2, 3))),
-                                   lambda f: ag.compile(ag.vmap(f))(np.ones((2, 3))), lambda f: ag.compile(f).trace(XS), lambda f: ag.compile(f).prebind(XS),
-                                   lambda f: ag.compile(lambda x: ag.scan(lambda c, y: (f(c), y), x, x))(XS)],
-                         ids=["compile", "linearize", "vmap", "vmap compiled", "trace", "prebind", "scan"])
-def test_every_entry_of_a_trace_raises_the_innermost_error(enter: Callable[[F], Any]) -> None:
-    with pytest.raises(ag.AotgradError, match=r"test_nesting.py:\d+: (?s:.*)out of range"):
-        enter(_wrapping)
+def _wrapping_in_ours(x: Any) -> Any:
+    try:
+        return ag.sum(x, dim=9)
+    except ag.AotgradError as error:
+        raise ag.AotgradRuntimeError("one of ours around it") from error
+
+
+def _wrapping_twice(x: Any) -> Any:
+    try:
+        return _wrapping_in_ours(x)
+    except ag.AotgradError as error:
+        raise ValueError("wrapped again") from error
+
+
+ENTRIES: dict[str, Callable[[F], Any]] = {
+    "compile": lambda f: ag.compile(f)(XS), "tensors": lambda f: ag.compile(f)(ag.tensor(XS, requires_grad=True)), "trace": lambda f: ag.compile(f).trace(XS),
+    "lower": lambda f: ag.compile(f).lower(XS), "explain": lambda f: ag.compile(f).explain(XS), "prebind": lambda f: ag.compile(f).prebind(XS),
+    "linearize": lambda f: ag.linearize(f, XS), "vmap": lambda f: ag.vmap(f)(np.ones((2, 3))), "vmap compiled": lambda f: ag.compile(ag.vmap(f))(np.ones((2, 3))),
+    "grad compiled": lambda f: ag.compile(ag.grad(f))(XS), "jvp compiled": lambda f: ag.compile(lambda x: ag.jvp(f, (x,), (x,)))(XS),
+    "hessian compiled": lambda f: ag.compile(ag.hessian(f))(XS), "linearize compiled": lambda f: ag.compile(lambda x: ag.linearize(f, x)[0])(XS),
+    "scan": lambda f: ag.compile(lambda x: ag.scan(lambda c, y: (f(c), y), x, x))(XS), "cond": lambda f: ag.compile(lambda x: ag.cond(x[0] > 0, f, f, x))(XS),
+    "fori_loop": lambda f: ag.compile(lambda x: ag.fori_loop(0, 2, lambda i, c: f(c), x))(XS), "map": lambda f: ag.compile(lambda x: ag.map(f, x))(np.ones((2, 3))),
+    "in a scan in a gradient": lambda f: ag.compile(ag.grad(lambda x: ag.scan(lambda c, y: (ag.cond(y > 0, f, f, c), y), x, x)[0].sum()))(XS),
+    "aot": lambda f: ag.aot.build(f, ["x: f64[n]"], out="nowhere", name="f"),
+}
+PLAIN: dict[str, Callable[[F], Any]] = {  # these run the function as it is; their errors are told in the same way
+    "grad": lambda f: ag.grad(f)(XS), "value_and_grad": lambda f: ag.value_and_grad(f)(XS), "vjp": lambda f: ag.vjp(f, XS), "jvp": lambda f: ag.jvp(f, (XS,), (XS,)),
+    "jacfwd": lambda f: ag.jacfwd(f)(XS), "jacrev": lambda f: ag.jacrev(f)(XS), "hessian": lambda f: ag.hessian(f)(XS), "hvp": lambda f: ag.hvp(f, XS, XS),
+}
+
+
+@pytest.mark.parametrize("name", [*ENTRIES, *PLAIN])
+def test_every_entry_of_a_trace_raises_the_innermost_error(name: str) -> None:
+    enter, place = {**ENTRIES, **PLAIN}[name], r"test_nesting.py:\d+: (?s:.*)" if name in ENTRIES else ""
+    for f in (_wrapping, _wrapping_in_ours, _wrapping_twice):
+        with pytest.raises(ag.AotgradError, match=f"{place}out of range"):
+            enter(f)
 
     def stores(x: Any) -> Any:  # NumPy raises an error of its own from ours
         out = np.zeros(3)

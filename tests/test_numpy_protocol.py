@@ -213,6 +213,30 @@ def test_unknown_arguments_are_named() -> None:
         ag.grad(lambda x: np.sum(np.cumsum(np.exp(x, subok=False))))(X)
 
 
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda x: np.sum(x, nosuch=1), r"sum\(\) got an unexpected keyword argument 'nosuch'; np.sum takes \(a, axis=None"),
+    (lambda x: np.linalg.norm(x, axsi=1), r"norm\(\) got an unexpected keyword argument 'axsi'; np.linalg.norm takes \(x, ord=None, axis=None"),
+    (lambda x: np.reshape(x), r"reshape\(\) missing 1 required positional argument: .*; np.reshape takes \(a"),
+    (lambda x: np.tril(x, 0, 1), r"tril\(\) takes from 1 to 2 positional arguments but 3 were given; np.tril takes \(m, k=0\)"),
+    (lambda x: np.clip(x, nosuch=1), r"np.clip\(\) got an unexpected argument 'nosuch'; its signature is clip\("),
+])
+def test_arguments_that_numpys_function_does_not_have(make: Callable[[Any], Any], says: str) -> None:
+    """NumPy refuses them before it asks us, so with an error of its own."""
+    with pytest.raises(ag.AotgradTypeError, match=rf"test_numpy_protocol.py:\d+: {says}"):
+        ag.compile(make)(X)
+    with pytest.raises(ag.AotgradTypeError, match=says):
+        ag.grad(lambda x: np.sum(make(x)))(X)
+
+
+def test_a_users_function_of_a_numpy_name_keeps_its_error() -> None:
+    def norm(x: Any) -> Any:
+        return x
+
+    with pytest.raises(TypeError) as raised:
+        ag.compile(lambda x: norm(x, 2))(X)
+    assert not isinstance(raised.value, ag.AotgradError)
+
+
 def test_traced_values_have_no_numbers() -> None:
     with pytest.raises(ag.AotgradTypeError, match=r"test_numpy_protocol.py:\d+"):
         ag.compile(lambda x: np.allclose(x, 1.0)).trace(X)

@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor
@@ -42,7 +44,7 @@ def explained(error: BaseException) -> BaseException:
         at = at.__cause__
     if isinstance(best, AotgradError):
         return best
-    return recording.refused(error) or _uncalled(error) or _named(error) or error
+    return recording.refused(error) or _uncalled(error) or _misspelt(error) or _named(error) or error
 
 
 def _uncalled(error: BaseException) -> AotgradTypeError | None:
@@ -51,6 +53,20 @@ def _uncalled(error: BaseException) -> AotgradTypeError | None:
     if not isinstance(error, TypeError) or at is None or not within(at.tb_frame.f_code.co_filename) or not _UNFIT.search(str(error)):
         return None
     return AotgradTypeError(f"{error}; give it the arguments of its signature")
+
+
+def _misspelt(error: BaseException) -> AotgradTypeError | None:
+    """What NumPy says of arguments that one of its functions does not have: it looks at them before it asks us, at the user's line."""
+    found = re.match(r"(\w+)" + _UNFIT.pattern, str(error)) if isinstance(error, TypeError) and not _by_user(error) else None
+    at = _last(error)
+    if found is None or at is None or within(at.tb_frame.f_code.co_filename):
+        return None
+    frame = at.tb_frame
+    named = frame.f_locals.get(found[1], frame.f_globals.get(found[1]))  # a function of the user's of that name
+    function = next((f for space in (np, np.linalg) if hasattr(f := getattr(space, found[1], None), "_implementation")), None)
+    if function is None or named is not None and named is not function:
+        return None
+    return AotgradTypeError(f"{raised_at(error)}: {error}; {function.__module__.replace('numpy', 'np', 1)}.{found[1]} takes {inspect.signature(function)}")
 
 
 def told_of_arguments(f: F) -> F:

@@ -270,8 +270,8 @@ def scalar_output(out: Any, name: str) -> Any:
     if shape != ():
         raise AotgradValueError(f"grad of {name}: the result has shape {shape}; a gradient needs a 0-d result. Reduce it (for example with .sum()), or use jacrev or vjp")
     if not is_leaf_array(out) or not dtype_of(out).is_differentiable:
-        raise AotgradTypeError(f"grad of {name}: the result is {type(out).__name__}{' of ' + dtype_of(out).name if is_leaf_array(out) else ''}, "
-                               "not a floating-point number")
+        raise AotgradTypeError(f"grad of {name}: the result is {dtype_of(out).name if is_leaf_array(out) else type(out).__name__}, not a floating-point number; "
+                               "return one that is computed from the argument, as casts to integers, comparisons and argmax have no derivative")
     return out
 
 

@@ -99,7 +99,7 @@ class Sub:
             if found is error:
                 raise
             try:
-                raise found from error
+                raise found from found.__cause__  # not from the error: that stands on this one, and the next search of the chain would end there
             finally:
                 del found
         self.block: Block = substitute_here(self.trace.block, self.trace.equal.names)

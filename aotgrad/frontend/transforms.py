@@ -11,7 +11,7 @@ from aotgrad.ir import TensorType, dissolve
 from aotgrad.ir.transforms.differentiate import linearize_func
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.arrays import converted
-from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import differentiating
 from aotgrad_runtime.tensor import Tensor, wrap
 
@@ -138,10 +138,11 @@ def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     try:
         return f(*args, **kwargs)
     except Exception as error:
-        if isinstance(error, AotgradError) or (found := explained(error)) is error:
+        found = explained(error)
+        if found is error:
             raise
         try:
-            raise found from None
+            raise found from found.__cause__
         finally:
             del found
 
