@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from aotgrad.frontend.joint_hooks import Joint, Member, Watch
+from aotgrad.frontend.ledger import twin
 from aotgrad.frontend.trace import Traced, current, user_loc
 from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -129,32 +130,12 @@ def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., Any], *, 
     """
     if mode not in ("all", "any"):
         raise AotgradValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
-    if any(isinstance(t, Traced) for t in tensors):
-        raise AotgradNotImplementedError(f"{user_loc()}: register_multi_grad_hook: values in a compiled function have no pass of their own to be waited for; register a "
-                                         "hook on each of them, or register it outside of the function on its arguments and results")
-    lock = threading.Lock()
-    found: dict[int, Any] = {}
-    passes: list[object] = []
-    count = len(tensors)
-
-    def hear(place: int) -> Callable[[Any], None]:
-        def hook(grad: Any) -> None:
-            with lock:
-                run = recording.state.passing
-                if not passes or passes[0] is not run:
-                    passes[:] = [run]
-                    found.clear()
-                first = not found
-                found[place] = grad
-                waited = sum(edge[0] in run.waiting for edge in edges)
-                grads = [found.get(i) for i in range(count)] if len(found) == waited else None
-            if mode == "any":
-                if first:
-                    fn(grad)
-            elif grads is not None:
-                fn(grads)
-
-        return hook
-
-    edges = [edge_of(t) for t in tensors]
-    return _MultiHandle([t.register_hook(hear(i)) for i, t in enumerate(tensors)])
+    joint = Joint(fn, mode, len(tensors))
+    given = [twin(t) for t in tensors]
+    if any(isinstance(t, Traced) for t in given):
+        if len({id(t._trace) for t in given}) > 1:
+            raise AotgradNotImplementedError(f"{user_loc()}: register_multi_grad_hook: some of the tensors belong to the body of a loop or branch, others do not; "
+                                             "register a hook on each of them")
+        return _MultiHandle([t.register_hook(Member(joint, i)) for i, t in enumerate(given)])
+    watch = Watch(joint, [edge_of(t)[0] for t in tensors])
+    return _MultiHandle([t.register_hook(watch.hook(i)) for i, t in enumerate(tensors)])

@@ -20,6 +20,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import boundary, dispatch, inplace
 from .front import FrontBuilder, Operand, Public
+from .made import note
 from .trace import Traced, TracedTensor, current, tracing, user_loc
 
 __all__ = ["composed", "written"]
@@ -80,7 +81,7 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: b
             one = (current() is None and all(map(_plain, map(arguments.get, names))) and not any(map(_followed, map(arguments.get, constants)))
                    and not any(isinstance(v, (Tensor, np.ndarray)) for k, v in arguments.items() if k not in names))  # a slope of numbers that may change
             try:
-                out = dispatch.run(public, arguments) if one else fn(**arguments)
+                out = dispatch.run(public, arguments) if one else _in_trace(public, fn, arguments)
             except boundary.PLAIN as error:
                 boundary.restate(boundary.refusal(public.name, arguments, public.shown(), error), error)
             return written(arguments["input"], out, f"{public.name}_") if write else out
@@ -94,6 +95,23 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: b
         return functools.wraps(body)(general if short is None else quick)  # type: ignore[return-value]
 
     return decorate
+
+
+def _in_trace(public: Composed, fn: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """The body, whose operations a trace knows as those of one call."""
+    trace = current()
+    if trace is None:
+        return fn(**arguments)
+    start = len(trace.block.ops)
+    out = fn(**arguments)
+    results = tuple([x._value if isinstance(x, Traced) else None for x in (out if isinstance(out, tuple) else (out,))])
+    if None not in results:
+        note(trace, start, public, lambda given: _values(fn(**given)), dict(arguments), results)
+    return out
+
+
+def _values(out: Any) -> tuple[Any, ...]:
+    return tuple([x._value for x in (out if isinstance(out, tuple) else (out,))])
 
 
 def _in_float32(body: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:

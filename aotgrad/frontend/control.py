@@ -312,6 +312,7 @@ def _traced_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count:
     places, before = [placement.placed(x) for x in carry], set(trace.placing)
     for _ in range(3):
         sub = Sub(getattr(f, "__name__", "scan"), fn, body_tree, [*(v.type for v in values), *rows], cls, [*weak, *([False] * len(rows))], draws=LOOP,
+                  origins=[*carry, *leaves],
                   places=[*places, *(placement.without(placement.placed(x), x.shape, 0) if isinstance(x, (Tensor, np.ndarray)) else None for x in leaves)])
         wanted = [v.type for v in sub.block.outputs[:len(values)]]
         if sub.out_tree.children[0] != carry_tree:

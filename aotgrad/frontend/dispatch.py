@@ -23,6 +23,7 @@ from . import boundary, eager, kernels, known, placement, quick, strides, unusab
 from .front import FrontBuilder, Operand, Public, number_operand, publics
 from .known import MISS
 from .ledger import twin
+from .made import note
 from .naming import index_loc
 from .node_names import edges_of, node_name
 from .program import Program
@@ -226,7 +227,9 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     b = FrontBuilder(trace, torch, index_loc())
     b.checks = torch or plain
     wrapped = [_traced_operand(public, x, trace, torch) for x in operands]
-    results = public.emit(b, _replaced(public, arguments, wrapped))
+    start, given = len(trace.block.ops), _replaced(public, arguments, wrapped)
+    results = public.emit(b, given)
+    note(trace, start, public, b, given, results)
     made = _restore(results, lambda v: _marked(flavour.traced._of(trace, unrecorded(b, v)), scalar))
     first = operands[0] if operands else None
     outs = made if isinstance(made, tuple) else (made,)

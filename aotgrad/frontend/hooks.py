@@ -8,7 +8,7 @@ A hook that uses traced values itself is applied in the trace instead.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeErr
 from aotgrad_runtime.tape import Hooks, RemovableHandle, call_hooks
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
+from . import joint_hooks, node_hooks
 from .eager import Dual, levels, make_dual
 from .pytree import tree_flatten
 from .rules import Rule, call_traced
@@ -43,11 +44,21 @@ class HookFunction(HostFunction):
         with modes.no_grad():
             return call_hooks(self.hooks, wrap(ct, self.cls))._data
 
+    def looped(self, on: Sequence[bool], shapes: Sequence[Any] | None = None) -> HostFunction:
+        if joint_hooks.members(self):
+            raise AotgradNotImplementedError("vmap of a gradient in which register_multi_grad_hook waits for several: they do not come example by example; register a "
+                                             "hook on each of the tensors")
+        return super().looped(on, shapes)
+
+    def _changing(self) -> Hooks:
+        """The hooks that may give another gradient: what is differentiated."""
+        return Hooks({i: h for i, h in self.hooks.items() if type(h) is not joint_hooks.Member})
+
     def _jvp(self, primals: Any, tangents: Any) -> Any:
         levels.level += 1
         level = levels.level
         try:
-            out = call_hooks(self.hooks, make_dual(wrap(primals[0], self.cls), wrap(tangents[0], self.cls), level))
+            out = call_hooks(self._changing(), make_dual(wrap(primals[0], self.cls), wrap(tangents[0], self.cls), level))
         finally:
             levels.level -= 1
         moved = out._tangent if isinstance(out, Dual) and out._level == level else None
@@ -58,7 +69,7 @@ class HookFunction(HostFunction):
         leaf = wrap(primals[0], self.cls)
         leaf._requires_grad = True
         with modes.differentiating():
-            out = call_hooks(self.hooks, leaf)
+            out = call_hooks(self._changing(), leaf)
         if not out._requires_grad:
             return [np.zeros_like(primals[0])]
         found = engine.grad([out], [leaf], [wrap(cts[0], self.cls)], allow_unused=True)[0]
@@ -76,7 +87,7 @@ def register_hook(self: Any, hook: Hook) -> RemovableHandle:
         raise AotgradTypeError(f"hook must be callable, got {type(hook).__name__}")
     if not self._dtype.is_differentiable:
         raise AotgradRuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-    if any(isinstance(x, Traced) for x in _held(hook)):
+    if _uses(hook):
         return _register_traced(self, hook)
     value, trace = self._value, self._trace
     if value.op is not None and value.op.name == "hook":
@@ -118,9 +129,8 @@ class TracedNode:
 
     def register_prehook(self, hook: Hook) -> RemovableHandle:
         """Calls ``hook(grad_outputs)`` as a hook of the tensor does, behind those that this has."""
-        made = self._tensor._value.op
-        if made is not None and len(made.results) > 1:
-            self._refuse("register_prehook of an operation with several results")
+        if node_hooks.several(self._tensor):
+            return node_hooks.register(self._tensor, hook, _uses(hook), before=True)
 
         def before(grad: Any) -> Any:
             found = hook((grad,))
@@ -130,8 +140,9 @@ class TracedNode:
         return register_hook(self._tensor, functools.wraps(hook)(before))
 
     def register_hook(self, hook: Hook) -> RemovableHandle:
-        """Not there."""
-        return self._refuse("register_hook")  # type: ignore[no-any-return]
+        """Calls ``hook(grad_inputs, grad_outputs)`` after the operation's gradients were computed; a returned tuple replaces ``grad_inputs``. The backward program is cut
+        there, and the hook runs in Python."""
+        return node_hooks.register(self._tensor, hook, _uses(hook))
 
     def __call__(self, *cts: Any) -> Any:
         return self._refuse("a call")
@@ -192,6 +203,11 @@ def _insert(block: Block, value: Value, call: HookFunction) -> None:
     op.results = (value,)
     value.op, value.index = op, 0
     block.ops.insert(at, op)
+
+
+def _uses(hook: Any) -> bool:
+    """Whether a hook uses values of the function that is traced."""
+    return any(isinstance(x, Traced) for x in _held(hook))
 
 
 def _held(hook: Any) -> list[Any]:

@@ -6,8 +6,9 @@ it as in eager code.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from aotgrad_runtime.records import record
 from aotgrad_runtime.tape import call_hooks
 from aotgrad_runtime.tensor import Tensor
 
-from . import eager
+from . import eager, joint_hooks
 from .program import Program, Pullback
 
 __all__ = ["SplitProgram", "alias", "apply", "needs_host", "watched"]
@@ -144,10 +145,20 @@ class SplitProgram(Program):
         """Outputs as fresh arrays."""
         parts, outs, count = self.parts(False)
         env: list[Any] = [*arrays, *([None] * (count - len(arrays)))]
-        for part in parts:
-            for slot, x in zip(part.outs, part.program.run([env[i] for i in part.ins])):
-                env[slot] = x
+        with self._running():
+            for part in parts:
+                for slot, x in zip(part.outs, part.program.run([env[i] for i in part.ins])):
+                    env[slot] = x
         return [env[i].copy() if any(np.may_share_memory(env[i], a) for a in arrays) else env[i] for i in outs]
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        running, before = joint_hooks.running, joint_hooks.running.now
+        running.now = joint_hooks.Passing(self.func)
+        try:
+            yield
+        finally:
+            running.now = before
 
     def pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         found = self._vjps.get((active, present))
@@ -168,11 +179,13 @@ class SplitProgram(Program):
         """The call on a tape: every part is recorded on its own."""
         parts, outs, count = self.parts(True)
         env: list[Any] = [*args, *([None] * (count - len(args)))]
-        for part in parts:
-            given = [env[i] for i in part.ins]
-            made = [_hooked(given[0], part.hook, cls)] if part.hook is not None else eager.apply(part.program, given, cls)
-            for slot, x in zip(part.outs, made):
-                env[slot] = x
+        watches: dict[Any, Any] = {}
+        with self._running():
+            for part in parts:
+                given = [env[i] for i in part.ins]
+                made = [_hooked(given[0], part.hook, cls, watches)] if part.hook is not None else eager.apply(part.program, given, cls)
+                for slot, x in zip(part.outs, made):
+                    env[slot] = x
         seen: set[int] = set(range(len(args)))
         results = []
         for i in outs:
@@ -195,13 +208,17 @@ def alias(x: Any, cls: type[Any]) -> Any:
     return eager.apply(_identity(tuple(data.shape), dtype), [x], cls)[0]
 
 
-def _hooked(x: Any, call: Any, cls: type[Any]) -> Any:
-    """``x`` with the hooks on its gradient; on a node of its own, since the value may have other uses that they do not cover."""
+def _hooked(x: Any, call: Any, cls: type[Any], watches: dict[Any, Any]) -> Any:
+    """``x`` with the hooks on its gradient; on a node of its own, since the value may have other uses that they do not cover. ``watches``: of this call, for hooks on
+    several gradients."""
     if not isinstance(x, Tensor) or not x._requires_grad:
         return x
     out = alias(x, cls)
-    hooks = call.hooks
-    _bottom(out).register_hook(lambda g: call_hooks(hooks, g))
+    hooks, end = call.hooks, _bottom(out)
+    several = joint_hooks.members(call)
+    for m in several:
+        watches.setdefault(m.joint, joint_hooks.Watch(m.joint)).nodes.append(end._node)
+    end.register_hook((lambda g: call_hooks(joint_hooks.bound(hooks, watches), g)) if several else (lambda g: call_hooks(hooks, g)))
     return out
 
 

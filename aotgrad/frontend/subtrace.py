@@ -70,17 +70,18 @@ class Sub:
 
     ``block``: its args are the given leaves, then what it uses of the traces around it (``lifted``: those values in the parent). Without a parent, arrays that it meets
     are constants, or with ``hidden`` arguments too (``trace.captured``). ``places``: how the leaves lie in memory (see ``placement``), and how the results do afterwards;
-    ``numbers``: which results are Python's numbers.
+    ``numbers``: which results are Python's numbers. ``origins``: what leaves stand for at first, which tells whether they want gradients.
     """
 
     @modes.intact
     def __init__(self, name: str, fn: Callable[..., Any], treedef: TreeDef, types: Sequence[TensorType], cls: type[Any], weak: Sequence[bool] | None = None,
                  parent: Trace | None = None, hidden: bool = False, draws: Any = None,
-                 places: Sequence[Any] | None = None) -> None:
+                 places: Sequence[Any] | None = None, origins: Sequence[Any] = ()) -> None:
         self.parent = parent or current()
         self.trace = Trace(name, self.parent, examples=None if self.parent else {}, hidden=hidden or self.parent is not None)
         self.trace.draws = draws
         leaves = [self.trace.argument(t, cls) for t in types]
+        self.trace.origins.update((leaf._value, x) for leaf, x in zip(leaves, origins) if isinstance(x, Traced))
         for leaf, w in zip(leaves, weak or ()):
             if w:
                 leaf._weak = True

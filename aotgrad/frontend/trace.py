@@ -114,6 +114,8 @@ class Trace:
         self.unequal: list[tuple[DimLike, DimLike]] = parent.unequal if parent is not None else []
         self.placing: set[Value] = parent.placing if parent is not None else set()  # reshaped values of which it mattered whether they are views
         self.lifted: dict[Value, tuple[Any, Value]] = {}
+        self.calls: dict[Value, Any] = {}  # by result: what was called, see ``made``
+        self.origins: dict[Value, Any] = {}  # what arguments of a body stand for: values around it
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.taken: dict[int, set[tuple[CodeType, int]]] = {}  # for each owner of memory, by id: where the program took an array for an operand
         self.noted: list[Any] = []  # tensors whose numbers the program used
@@ -184,7 +186,7 @@ class Trace:
             if v in self.requires:
                 return True
             if v.op is None:
-                outer = next((x for x, arg in self.lifted.values() if arg is v), None)
+                outer = self.origins[v] if v in self.origins else next((x for x, arg in self.lifted.values() if arg is v), None)
                 if outer is not None and outer.requires_grad:
                     return True
             elif v.op.name != "stop_gradient":

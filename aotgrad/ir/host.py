@@ -33,6 +33,10 @@ class HostFunction:
         out = self.fn(*arrays)
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
+    def looped(self, on: Sequence[bool], shapes: Sequence[Any] | None = None) -> HostFunction:
+        """The function on examples one by one, see ``LoopedFunction``."""
+        return LoopedFunction(self, on, shapes)
+
     def _linear(self, rule: Callable[..., Any] | None, what: str, primals: int, order: str) -> HostFunction:
         def run(*arrays: Any) -> Any:
             if rule is None:

@@ -10,6 +10,7 @@ from aotgrad.frontend.dispatch import TORCH as _TORCH
 from aotgrad.frontend.further import hardshrink, prelu
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
 from aotgrad.frontend.sizes import equal_sizes as _equal_sizes
+from aotgrad.frontend.trace import TracedTensor as _TracedTensor
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradRuntimeError
 from aotgrad_runtime.tensor import Tensor
 
@@ -78,6 +79,7 @@ _MADE_OF_OTHERS = (binary_cross_entropy, cosine_similarity, cross_entropy, dropo
                    instance_norm, kl_div, l1_loss, layer_norm, mse_loss, nll_loss, normalize, one_hot, pairwise_distance, rms_norm, scaled_dot_product_attention,
                    smooth_l1_loss)
 globals().update({_f.__name__: _told(_f) for _f in _MADE_OF_OTHERS})
+_KINDS = (Tensor, _TracedTensor)
 _REGISTERED = {name: _FUNCTIONS[name] for name, public in _TORCH.items() if public.op.front is not None and public.op.front.functional and name not in __all__}
 _REGISTERED.update({name: _FUNCTIONS[name] for name in ("sigmoid", "tanh")})
 globals().update(_REGISTERED)
@@ -114,7 +116,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """
     if bias is not None and len(weight.shape) == 1 and (len(input.shape) < 3 or len(bias.shape) > 0):
         raise AotgradRuntimeError("linear: with a bias the weight must be a matrix (mat2 must be a matrix, got 1-D tensor)")
-    if type(bias) is type(input) is type(weight) is Tensor and len(input.shape) == 2 and bias._dtype is input._dtype:
+    if type(bias) in _KINDS and type(weight) in _KINDS and type(input) in _KINDS and len(input.shape) == 2 and bias._dtype is input._dtype:
         return _FUNCTIONS["addmm"](bias, input, _FUNCTIONS["t"](weight))
     out = _FUNCTIONS["matmul"](input, _FUNCTIONS["t"](weight))
     if bias is None:

@@ -508,7 +508,11 @@ def run_pre_hooks(extra: NodeExtra, cts: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def run_post_hooks(extra: NodeExtra, grads: tuple[Any, ...], cts: tuple[Any, ...]) -> tuple[Any, ...]:
     for hook in [*extra.post_hooks.values()]:
-        grads = _whole(hook, hook(grads, cts), grads, "grad_inputs")
+        before, grads = grads, _whole(hook, hook(grads, cts), grads, "grad_inputs")
+        for i, (old, new) in enumerate(zip(before, grads)):
+            if old is not None and new is not None and new is not old and tuple(new.shape) != tuple(old.shape):
+                raise AotgradRuntimeError(f"hook '{_hook_name(hook)}' returned an invalid gradient at index {i} - got {list(new.shape)} but expected shape compatible "
+                                          f"with {list(old.shape)}")
     return grads
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..host import LoopedFunction, results
+from ..host import results
 from ..opdef import REQUIRED, Kernel, Linear, Linearize, OpDef, Sample, Scalar, register
 from ..transforms.batch import batched_type, spread
 from ..types import TensorType
@@ -51,7 +51,7 @@ def _host_transpose(b: Any, cts: Any, op: Any) -> dict[int, Any]:
 
 
 def _hook_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
-    return b.hook(xs[0], call=LoopedFunction(op.attrs["call"], [True], [op.result.type]))
+    return b.hook(xs[0], call=op.attrs["call"].looped([True], [op.result.type]))
 
 
 def _host_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: Any) -> Any:
@@ -59,8 +59,8 @@ def _host_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: An
     a, n = op.attrs, op.attrs["linear"]
     flags = [k or bool(n) and i >= n for i, k in enumerate(on)]
     given = [b.placed(spread(b, x, k, size), None) if f else x for x, k, f in zip(xs, on, flags)]
-    turned = a["turned"] and LoopedFunction(a["turned"], [*flags[:n], *(True for _ in a["types"])], [o.type for o in op.operands[n:]])
-    call = LoopedFunction(a["call"], flags, a["types"])
+    turned = a["turned"] and a["turned"].looped([*flags[:n], *(True for _ in a["types"])], [o.type for o in op.operands[n:]])
+    call = a["call"].looped(flags, a["types"])
     return b.emit("host_call", given, {**a, "call": call, "types": tuple(batched_type(t, size) for t in a["types"]), "turned": turned})
 
 
