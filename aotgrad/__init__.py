@@ -41,6 +41,7 @@ from . import ir
 from ._version import __version__
 from .frontend import methods as _methods
 from .frontend.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
+from .frontend.boundary import guard as _guard
 from .frontend.compile import compile
 from .frontend.control import cond, fori_loop, scan, while_loop
 from .frontend.control import map_ as map
@@ -134,3 +135,5 @@ __all__ += sorted({*_FUNCTIONS, *_methods.ATTRIBUTES, "bool", "double", "float",
 globals().update(_methods.ATTRIBUTES)
 globals().update({n: getattr(nn.functional, n) for n in nn.functional.ALSO_OF_TORCH}, dropout=_top.dropout, embedding=_top.embedding)
 __all__ += sorted({*nn.functional.ALSO_OF_TORCH, "dropout", "embedding"} - {*__all__})
+
+_guard(globals(), __all__)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from aotgrad.frontend.boundary import guard
 from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.eager import LEVEL_STEP, Dual, levels
 from aotgrad.frontend.eager import make_dual as _make
@@ -120,6 +121,9 @@ def unpack_dual(tensor: Any, *, level: int | None = None) -> UnpackedDualTensor:
 class dual_level:
     """Context in which ``make_dual`` works; tangents do not outlive it. Nested contexts give higher order."""
 
+    def __init__(self) -> None:
+        pass  # so that arguments are refused in our words
+
     def __enter__(self) -> int:
         self.level = enter_dual_level()
         return self.level
@@ -131,3 +135,6 @@ class dual_level:
             del levels.opened[at]
         else:
             exit_dual_level(level=at)
+
+
+guard(globals(), __all__)

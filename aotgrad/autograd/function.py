@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from aotgrad.frontend.boundary import guard
 from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.eager import Dual, Kept, Packed, make_dual, packed
 from aotgrad.frontend.inplace import store
@@ -632,3 +633,6 @@ def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     wrapper._once = True  # type: ignore[attr-defined]
     return wrapper
+
+
+guard(globals(), __all__)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.frontend import factories, jacobians, randoms, transforms
+from aotgrad.frontend.boundary import guard
 from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.leaves import tracing_any
 from aotgrad.frontend.trace import Traced
@@ -432,3 +433,6 @@ def _forward_over_reverse(scalar: F, given: tuple[Any, ...], create_graph: bool,
         return tuple(transforms.grad(scalar, argnums=tuple(range(len(xs))))(*xs))
 
     return jacobian(gradient, given, create_graph=create_graph, strict=strict, vectorize=vectorize, strategy="forward-mode")
+
+
+guard(globals(), __all__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aotgrad.frontend.boundary import guard
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 
@@ -33,3 +34,6 @@ class set_multithreading_enabled:
     def clone(self) -> set_multithreading_enabled:
         """Another of the same mode."""
         return set_multithreading_enabled(self.mode)
+
+
+guard(globals(), __all__)

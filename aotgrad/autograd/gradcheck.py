@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from aotgrad.frontend.boundary import guard
 from aotgrad_runtime import engine, modes
 from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
@@ -553,3 +554,6 @@ class _Gradient:
         outs = [o for o in _as_tuple(self.func(*args[:n])) if isinstance(o, Tensor) and o._requires_grad]
         found = grad(outs, xs, list(args[n:]), create_graph=True, allow_unused=True)
         return tuple(g for g in found if g is not None)
+
+
+guard(globals(), __all__)

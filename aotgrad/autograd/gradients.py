@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.frontend import backward, transforms
+from aotgrad.frontend.boundary import guard
 from aotgrad.frontend.dispatch import TORCH, call
 from aotgrad.frontend.eager import Dual
 from aotgrad.frontend.vmap import vmap
@@ -104,3 +105,6 @@ def _batched(outs: list[Any], ins: list[Any], cts: list[Any] | None, retain: boo
     if found and not keep:
         engine.grad(outs, ins, [None if c is None else c.detach()[0] for c in given], retain_graph=False, allow_unused=True)  # frees what was saved
     return out
+
+
+guard(globals(), __all__)

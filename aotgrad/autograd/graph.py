@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from aotgrad.frontend.boundary import guard
 from aotgrad.frontend.joint_hooks import Joint, Member, Watch
 from aotgrad.frontend.ledger import twin
 from aotgrad.frontend.trace import Traced, current, user_loc
@@ -139,3 +140,6 @@ def register_multi_grad_hook(tensors: Sequence[Any], fn: Callable[..., Any], *, 
         return _MultiHandle([t.register_hook(Member(joint, i)) for i, t in enumerate(given)])
     watch = Watch(joint, [edge_of(t)[0] for t in tensors])
     return _MultiHandle([t.register_hook(watch.hook(i)) for i, t in enumerate(tensors)])
+
+
+guard(globals(), [n for n in __all__ if n != "Node"])

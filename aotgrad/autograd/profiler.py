@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 import aotgrad.frontend.profiling  # noqa: F401  (what is watched)
+from aotgrad.frontend.boundary import guard
 from aotgrad_runtime import profiler as runtime
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.profiler import Region, set_region_hook
@@ -169,3 +170,6 @@ class record_function(contextlib.ContextDecorator):
         end = runtime.clock()
         name = self.name if self.args is None else f"{self.name}({self.args})"
         recorder.append((runtime.USER, name, start, end, runtime.user_stack(sys._getframe(1), recorder.stack), None, 0, -1, None))
+
+
+guard(globals(), __all__)

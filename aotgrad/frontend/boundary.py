@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from aotgrad_runtime.tensor import Tensor
 
 from .trace import user_loc, within
 
-__all__ = ["PLAIN", "called_wrongly", "refusal", "restate", "told"]
+__all__ = ["PLAIN", "called_wrongly", "guard", "refusal", "restate", "standing_in", "told", "told_method"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,24 +36,92 @@ _KINDS: tuple[tuple[Any, Any], ...] = ((MemoryError, AotgradMemoryError), (Index
                                        (ValueError, AotgradArgumentError), (ArithmeticError, AotgradArgumentError))
 
 
-def told(f: F, name: str | None = None) -> F:
-    """``f``, a public function (under another name where one is given), with its errors in our words.
+def told(f: F, name: str | None = None, module: str | None = None) -> F:
+    """``f``, a public function (under another name and of another module where they are given), with its errors in our words.
 
     >>> import aotgrad as ag
     >>> ag.diff()
     Traceback (most recent call last):
     aotgrad_runtime.errors.AotgradTypeError: diff() missing a required argument: 'input'; its signature is diff(input, n=1, dim=-1)
     """
+    plain, refuse = PLAIN, _refuse
+
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return f(*args, **kwargs)
-        except PLAIN as error:
-            restate(called_wrongly(out, args, kwargs, error), error)
+            return f(*args, **kwargs) if kwargs else f(*args)
+        except plain as error:
+            refuse(out, args, kwargs, error)
 
-    out = functools.update_wrapper(call, f)
+    out = standing_in(call, f)
     out.__name__ = out.__qualname__ = name or f.__name__
-    out.__module__ = "aotgrad" if not f.__module__.startswith("aotgrad.nn") else "aotgrad.nn.functional"  # by which it is found again
-    return out  # type: ignore[return-value]
+    out.__module__ = module or ("aotgrad" if not f.__module__.startswith("aotgrad.nn") else "aotgrad.nn.functional")  # by which it is found again
+    out._told = True  # type: ignore[attr-defined]
+    return out
+
+
+def told_method(f: F, name: str) -> F:
+    """``f``, the method ``name`` of tensors, with its errors in our words.
+
+    >>> import aotgrad as ag
+    >>> ag.ones(2).view_as()
+    Traceback (most recent call last):
+    aotgrad_runtime.errors.AotgradTypeError: view_as() missing a required argument: 'other'; its signature is view_as(other)
+    """
+    plain, refuse = PLAIN, _refuse
+
+    def call(self: Any = None, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return f(self, *args, **kwargs) if args or kwargs else f(self)  # most are called with nothing, which is quicker so
+        except plain as error:
+            refuse(out, (self, *args), kwargs, error, 1)
+
+    out = standing_in(call, f)
+    out.__name__ = name
+    return out
+
+
+def standing_in(call: Callable[..., Any], f: F) -> F:
+    """``call`` under the name of ``f``, and of its module for those who look there for examples. ``call`` has no globals of its own then."""
+    made = types.FunctionType(call.__code__, f.__globals__, f.__name__, call.__defaults__, call.__closure__)
+    return functools.update_wrapper(made, f)  # type: ignore[return-value]
+
+
+_STANDS_IN: dict[Any, Any] = {}
+
+
+def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
+    """Puts what ``told`` makes in place of the functions and the constructors of a public module."""
+    for name in names:
+        thing = namespace.get(name)
+        if isinstance(thing, types.FunctionType) and not hasattr(thing, "_told"):
+            namespace[name] = _STANDS_IN.get(thing) or _STANDS_IN.setdefault(thing, told(thing, name, namespace["__name__"]))
+        elif isinstance(thing, type) and not issubclass(thing, BaseException):
+            _guard_class(thing)
+
+
+def _guard_class(cls: type[Any]) -> None:
+    for name in ("__new__", "__init__"):
+        for owner in cls.__mro__:
+            made = vars(owner).get(name)
+            made = made.__func__ if isinstance(made, staticmethod) else made
+            if made is not None:
+                if isinstance(made, types.FunctionType) and made.__module__.startswith("aotgrad") and not hasattr(made, "_told"):
+                    setattr(owner, name, _told_constructor(made, owner))
+                break
+
+
+def _told_constructor(f: F, owner: type[Any]) -> F:
+    plain, refuse = PLAIN, _refuse
+
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return f(self, *args, **kwargs)
+        except plain as error:
+            refuse(out, (self, *args), kwargs, error, 1, owner, self)
+
+    out = standing_in(call, f)
+    out._told = True  # type: ignore[attr-defined]
+    return out
 
 
 def restate(found: AotgradError | None, error: BaseException) -> NoReturn:
@@ -65,21 +134,38 @@ def restate(found: AotgradError | None, error: BaseException) -> NoReturn:
         del found, error
 
 
-def called_wrongly(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], error: BaseException) -> AotgradError | None:
+def _refuse(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], error: BaseException, bound: int = 0, owner: Any = None,
+            made: Any = None) -> NoReturn:
+    """Restates ``error``. ``bound``: how many parameters the caller does not write (``self``); ``owner``, ``made``: the class that has this constructor, and what it
+    makes."""
+    try:
+        name = f.__name__
+        if owner is not None:
+            made = made if isinstance(made, type) else type(made)
+            name = (made if made.__module__.startswith("aotgrad") else owner).__name__
+        restate(called_wrongly(f, args, kwargs, error, bound, name), error)
+    finally:
+        del args, kwargs, error, made
+
+
+def called_wrongly(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], error: BaseException, bound: int = 0,
+                   name: str | None = None) -> AotgradError | None:
     """The error for a call of ``f``; None where it is ours already, or the user's."""
     if isinstance(error, AotgradError) or _of_user(error):
         return None
-    name, signature = f.__name__, inspect.signature(f)
+    name, signature = name or f.__name__, inspect.signature(f)
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError as wrong:
-        return AotgradTypeError(f"{name}() {wrong}; its signature is {name}{_plain(signature)}")
-    return refusal(name, given, f"{name}{_plain(signature)}", error)
+        return AotgradTypeError(f"{name}() {wrong}; its signature is {name}{_plain(signature, bound)}")
+    for own in list(given)[:bound] if name != f.__name__ else ():
+        del given[own]
+    return refusal(name, given, f"{name}{_plain(signature, bound)}", error)
 
 
-def _plain(signature: inspect.Signature) -> str:
+def _plain(signature: inspect.Signature, bound: int) -> str:
     """The parameters without their annotations."""
-    kept = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    kept = [p.replace(annotation=p.empty) for p in signature.parameters.values()][bound:]
     return str(signature.replace(parameters=kept, return_annotation=signature.empty))
 
 

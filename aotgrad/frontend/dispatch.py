@@ -625,4 +625,5 @@ def function(public: Public, name: str) -> Callable[..., Any]:
     fn.__module__ = "aotgrad"
     fn.__doc__ = public.op.doc
     fn.__signature__ = public.signature  # type: ignore[attr-defined]
+    fn._told = True  # type: ignore[attr-defined]  # of wrong calls, by ``Public.bind``
     return fn

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dis
-import functools
 import inspect
 import re
-import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -16,6 +14,7 @@ from aotgrad_runtime import recording
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor
 
+from .boundary import standing_in
 from .trace import NeedStatic, Traced, raised_at, within
 
 __all__ = ["explained", "explained_with_line", "of_argument", "told_of_arguments"]
@@ -82,9 +81,9 @@ def told_of_arguments(f: F) -> F:
                 raise
             raise refused(error) from None
 
-    # It belongs to the module of ``f``, for those who look for the examples of a module.
-    made = types.FunctionType(call.__code__, f.__globals__, f.__name__, None, call.__closure__)
-    return functools.update_wrapper(made, f)  # type: ignore[return-value]
+    out = standing_in(call, f)
+    out._told = True  # type: ignore[attr-defined]
+    return out
 
 
 def of_argument(error: BaseException, signature: inspect.Signature | None, args: Any, kwargs: Any, leaves: Iterable[tuple[str, Any]]) -> AotgradError | None:

@@ -54,7 +54,7 @@ def on_cpu(make: Callable[..., Any]) -> Callable[..., Any]:
     given = inspect.signature(make)
     kept = [p for p in given.parameters.values() if p.name != "device" and p.kind is not p.VAR_KEYWORD]
     further = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in (("device", None), ("pin_memory", False))]
-    placed.__signature__ = given.replace(parameters=[*kept, *further])  # type: ignore[attr-defined]
+    placed.__signature__, placed._told = given.replace(parameters=[*kept, *further]), True  # type: ignore[attr-defined]
     return placed
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from aotgrad.ir.ops.common import norm_dim
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradRuntimeError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradOverflowError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from . import factories, indexing, inplace
@@ -116,6 +116,8 @@ def tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> tuple[An
         n, total = indices_or_sections, int(input.shape[d])
         if n < 1:
             raise AotgradRuntimeError(f"{user_loc()}: number of sections must be larger than 0, got {n}")
+        if n >= 1 << 63:
+            raise AotgradOverflowError(f"{user_loc()}: tensor_split: {n} sections do not fit in 64 bits")
         indices_or_sections = [i * (total // n) + min(i, total % n) for i in range(1, n)]
     places = [*indices_or_sections, None]
     return tuple([indexing.getitem(input, (*[slice(None)] * d, slice(a, b))) for a, b in zip([0, *places], places)])

@@ -28,7 +28,7 @@ from aotgrad_runtime.install import OpsTable
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
 from . import backward, dispatch, factories, hooks, indexing, inplace, ledger, placement
-from .boundary import told
+from .boundary import told, told_method
 from .composed import written
 from .dispatch import NUMPY, TORCH, call, run
 from .draws import DRAW_METHODS, DRAWS
@@ -61,10 +61,11 @@ def _where(condition: Any, *values: Any, **named: Any) -> Any:
 
 
 _choose = FUNCTIONS["where"]
-FUNCTIONS["where"] = functools.update_wrapper(_where, _choose)
+functools.update_wrapper(_where, _choose)
 _where.__signature__ = inspect.Signature([p.replace(default=p.empty if n == "condition" else None)  # type: ignore[attr-defined]
                                           for n, p in inspect.signature(_choose).parameters.items()])
 _where.__doc__ = f"{_choose.__doc__} With the condition alone: where it holds, one tensor of places for each dim (``nonzero(as_tuple=True)``)."
+FUNCTIONS["where"] = told(_where)
 
 
 def _einsum(equation: Any, *operands: Any) -> Any:
@@ -83,8 +84,8 @@ def _einsum(equation: Any, *operands: Any) -> Any:
 
 
 _summed = FUNCTIONS["einsum"]
-FUNCTIONS["einsum"] = functools.update_wrapper(_einsum, _summed)
-_einsum.__doc__ = f"{_summed.__doc__} A view where nothing is summed of one operand."
+functools.update_wrapper(_einsum, _summed).__doc__ = f"{_summed.__doc__} A view where nothing is summed of one operand."
+FUNCTIONS["einsum"] = told(_einsum)
 
 
 def _diag(input: Any, diagonal: int = 0) -> Any:
@@ -617,17 +618,17 @@ def _converted(x: Any, dtype: DType) -> Any:
 
 def table() -> OpsTable:
     """The operations of tensors."""
-    methods = _operators()
+    methods, registered = _operators(), {}
     for name, public in TORCH.items():
         front = public.op.front
         if front is None or not (front.method or not front.function) or name in ("getitem", "setitem", "masked_set"):
             continue
-        methods[name] = FUNCTIONS[name]
+        registered[name] = FUNCTIONS[name]
         if front.inplace:
-            methods[f"{name}_"] = _inplace_method(public, f"{name}_")
-    methods.update({**FURTHER_METHODS, **ORDERED_METHODS, **DRAW_METHODS})
-    methods.update(_extra_methods())
-    return OpsTable(add=methods["__add__"], methods=methods, array_methods=_array_table(), cast=_converted)
+            registered[f"{name}_"] = _inplace_method(public, f"{name}_")
+    methods.update({**registered, **FURTHER_METHODS, **ORDERED_METHODS, **DRAW_METHODS, **_extra_methods()})
+    return OpsTable(add=methods["__add__"], methods=methods, array_methods=_array_table(), cast=_converted,
+                    guard=lambda method, name: method if registered.get(name) is method else told_method(method, name))  # those tell of wrong calls themselves
 
 
 def stop_gradient(x: Any) -> Any:

@@ -324,7 +324,7 @@ def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any =
         one = (*a.shape[:d], 1, *a.shape[d + 1:])
         first, last = (x if x is None or len(x.shape) else call(NUMPY["broadcast_to"], (x, one), {}) for x in ends)
         a = call(NUMPY["concatenate"], ([x for x in (first, a, last) if x is not None],), {"axis": d})
-    for _ in range(min(times, a.shape[d]) if type(a.shape[d]) is int else times):  # after which nothing is left
+    for _ in range(min(times, a.shape[d]) if type(a.shape[d]) is int or times > 64 else times):  # after which nothing is left
         ahead, behind = (indexing.getitem(a, (*[slice(None)] * d, s)) for s in (slice(1, None), slice(None, -1)))
         a = call(NUMPY["not_equal" if a._dtype is bool_ else "subtract"], (ahead, behind), {})
     return a

@@ -18,6 +18,7 @@ from aotgrad_runtime.errors import AotgradIndexError, AotgradNotImplementedError
 from aotgrad_runtime.tensor import Tensor
 
 from . import kernels
+from .boundary import told_method
 from .ledger import DETACHED, ledger_of, real
 from .placement import of_index
 from .sizes import plain_size
@@ -129,5 +130,5 @@ def _stride_outside(self: Any, dim: SupportsIndex | None = None) -> Any:
 
 _plain_stride = Tensor.stride
 Tensor.stride = _stride_outside  # type: ignore[method-assign]
-TracedTensor.stride = _stride  # type: ignore[method-assign]
-TracedTensor.storage_offset = _storage_offset  # type: ignore[method-assign]
+TracedTensor.stride = told_method(_stride, "stride")  # type: ignore[method-assign]
+TracedTensor.storage_offset = told_method(_storage_offset, "storage_offset")  # type: ignore[method-assign]

@@ -32,7 +32,7 @@ __all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedTensor", "curr
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNTIME = os.path.dirname(os.path.abspath(sys.modules["aotgrad_runtime"].__file__ or "")) + os.sep
 _SKIP = (_PACKAGE, _RUNTIME, os.path.dirname(os.path.abspath(np.__file__)) + os.sep,
-         os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))), "scipy") + os.sep, "<frozen")
+         os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(np.__file__))), "scipy") + os.sep, "<frozen", "numpy" + os.sep)  # as its Cython code is named
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _ours: dict[CodeType, bool] = {}
 
@@ -375,6 +375,9 @@ class Traced:
     @property
     def _dtype(self) -> DType:
         return self._value.type.dtype  # type: ignore[no-any-return]
+
+    itemsize = property(lambda self: self._dtype.itemsize, doc="Bytes per element.")
+    nbytes = property(lambda self: dims.product(self.shape) * self._dtype.itemsize, doc="Bytes of all elements.")
 
     @property
     def requires_grad(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aotgrad.frontend.boundary import guard as _guard
 from aotgrad_runtime.errors import AotgradAttributeError
 
 from . import functional, init, utils
@@ -51,3 +52,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     raise AotgradAttributeError(f"module 'aotgrad.nn' has no attribute {name!r}; it has {', '.join(__all__[:-3])}. More functions than these have modules are in "
                                 "aotgrad.nn.functional, for a Module of your own")
+
+_guard(globals(), __all__)

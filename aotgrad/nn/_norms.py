@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -194,8 +195,11 @@ def _check_batch(input: Any, running_mean: Any, running_var: Any, weight: Any = 
             float(number)
 
 
-def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1,
-               eps: float = 1e-5) -> Any:
+_MISSING = object()
+
+
+def batch_norm(input: Any = _MISSING, running_mean: Any = _MISSING, running_var: Any = _MISSING, weight: Any = None, bias: Any = None, training: bool = False,
+               momentum: float = 0.1, eps: float = 1e-5, *more: Any, **unknown: Any) -> Any:
     """Each channel of input (N, C, ...) moved and scaled to mean 0 and variance 1 over all else, then ``* weight + bias`` by channel.
 
     In ``training`` mean and variance are those of the input, and move ``running_mean`` and ``running_var`` (C) in place by ``momentum``, where they are given; otherwise
@@ -207,7 +211,11 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
     (tensor([[-1.0000],
             [ 1.0000]]), tensor([0.2000]))
     """
-    _check_batch(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    needed = {k: v for k, v in (("input", input), ("running_mean", running_mean), ("running_var", running_var)) if v is not _MISSING}
+    if len(needed) < 3:
+        _check_batch(**needed)
+    del needed
+    _check_batch(input, running_mean, running_var, weight, bias, training, momentum, eps, *more, **unknown)
     if not training:
         return _running_norm(input, running_mean, running_var, weight, bias, eps)
     dims = tuple(d for d in range(rank(input)) if d != 1)
@@ -228,6 +236,10 @@ def batch_norm(input: Any, running_mean: Any, running_var: Any, weight: Any = No
     if writes:
         _write(momentum, writes)
     return out
+
+
+batch_norm.__signature__ = inspect.signature(_check_batch)  # type: ignore[attr-defined]
+batch_norm._told = True  # type: ignore[attr-defined]
 
 
 @composed("NativeBatchNormBackward0", "input", "weight", "bias")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect as _inspect
 from collections.abc import Callable as _Callable
 from typing import Any
 
-from aotgrad.frontend.boundary import told as _told
+from aotgrad.frontend.boundary import guard as _guard
 from aotgrad.frontend.dispatch import TORCH as _TORCH
 from aotgrad.frontend.further import hardshrink, prelu
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
@@ -75,10 +76,6 @@ __all__ = [
     "softsign", "tanhshrink", "threshold",
 ]
 
-_MADE_OF_OTHERS = (binary_cross_entropy, cosine_similarity, cross_entropy, dropout, dropout1d, dropout2d, dropout3d, embedding, group_norm, huber_loss,
-                   instance_norm, kl_div, l1_loss, layer_norm, mse_loss, nll_loss, normalize, one_hot, pairwise_distance, rms_norm, scaled_dot_product_attention,
-                   smooth_l1_loss)
-globals().update({_f.__name__: _told(_f) for _f in _MADE_OF_OTHERS})
 _KINDS = (Tensor, _TracedTensor)
 _REGISTERED = {name: _FUNCTIONS[name] for name, public in _TORCH.items() if public.op.front is not None and public.op.front.functional and name not in __all__}
 _REGISTERED.update({name: _FUNCTIONS[name] for name in ("sigmoid", "tanh")})
@@ -94,6 +91,8 @@ def _in_place(function: _Callable[..., Any]) -> _Callable[..., Any]:
 
     fn.__name__ = fn.__qualname__ = f"{function.__name__}_"
     fn.__doc__ = f"``{function.__name__}``, written into ``input``."
+    given = _inspect.signature(function)
+    fn.__signature__ = given.replace(parameters=[p for p in given.parameters.values() if p.name != "inplace"])  # type: ignore[attr-defined]
     return fn
 
 
@@ -127,3 +126,6 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
         if own != 1 and not _equal_sizes(own, size):
             raise AotgradRuntimeError(f"linear: a bias of size {int(own)} does not fit an output of size {int(size)}")
     return _FUNCTIONS["add"](out, bias)
+
+
+_guard(globals(), __all__)

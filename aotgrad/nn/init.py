@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from aotgrad.frontend.boundary import guard
 from aotgrad.frontend.factories import eye
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradValueError
@@ -109,3 +110,6 @@ def kaiming_uniform_(tensor: Any, a: float = 0, mode: str = "fan_in", nonlineari
 def kaiming_normal_(tensor: Any, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None) -> Any:
     """Normal with the deviation ``gain / sqrt(fan)``, with the gain of ``nonlinearity`` (of slope ``a``)."""
     return tensor if 0 in tensor.shape else normal_(tensor, 0.0, _deviation(tensor, a, mode, nonlinearity), generator)
+
+
+guard(globals(), __all__)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from aotgrad.frontend.boundary import guard
 from aotgrad.frontend.factories import tensor
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradRuntimeError
@@ -51,3 +52,6 @@ def clip_grad_value_(parameters: Any, clip_value: float) -> None:
     with modes.no_grad():
         for g in _grads(parameters):
             g.clamp_(-clip_value, clip_value)
+
+
+guard(globals(), __all__)

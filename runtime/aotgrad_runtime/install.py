@@ -22,7 +22,7 @@ class OpsTable:
 
     ``add(a, b)`` sums two gradients and is recorded in grad mode; ``methods`` go onto ``Tensor``, ``array_methods`` onto ``ArrayTensor`` (they mean NumPy's):
     functions, properties or any descriptors by attribute name, operators under theirs. ``add_into(a, b)`` adds in place without recording, ``cast(a, dtype)``
-    converts and is recorded; both are optional.
+    converts and is recorded; both are optional. ``guard(method, name)`` gives a method, of the frontend's or the runtime's own, as users call it.
     """
 
     add: Callable[[Any, Any], Any]
@@ -30,6 +30,7 @@ class OpsTable:
     array_methods: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     add_into: Callable[[Any, Any], None] | None = None
     cast: Callable[[Any, DType], Any] | None = None
+    guard: Callable[[Any, str], Any] = lambda method, name: method
 
 
 def install(ops: OpsTable) -> None:
@@ -50,6 +51,9 @@ def install(ops: OpsTable) -> None:
         for name, method in methods.items():
             _tell_name(cls, name, method, methods)
             setattr(cls, name, method)
+        for name, method in list(vars(cls).items()):
+            if isinstance(method, FunctionType) and not name.startswith("_"):
+                setattr(cls, name, ops.guard(method, name))
 
 
 def _tell_name(cls: type[Any], name: str, method: Any, methods: Mapping[str, Any]) -> None:

@@ -119,7 +119,7 @@ class Tensor(Value, TensorMethods):
         if len(args) == 1 and not isinstance(args[0], int):
             data = arrays.array_of(args[0], defaults.dtype)
         else:
-            data = np.empty(tuple(int(n) for n in args), defaults.dtype.np)
+            data = np.empty(tuple([operator.index(n) for n in args]), defaults.dtype.np)
         return wrap(data, cls)
 
     def __init__(self, *args: Any) -> None:
@@ -404,9 +404,10 @@ class Tensor(Value, TensorMethods):
 
     def _read(self) -> Array:
         """The array, for somebody outside: a trace then knows that its numbers were used."""
+        data: Array = self._data  # raises in a traced value, which is none to be noted
         if modes.flags.noting:
             modes.note(self)
-        return self._data
+        return data
 
     def _plain(self, what: str) -> Array:
         """The array, where nothing is lost by taking it off the tape."""
