@@ -18,6 +18,7 @@ from aotgrad.ir.builder import Builder, build
 from aotgrad.ir.core import Block, Func
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import vjp_inline
+from aotgrad.ir.transforms.rewrite import substitute_func
 
 assert ops
 RNG = np.random.default_rng(0)
@@ -128,6 +129,30 @@ def test_dense_operands_collapse_and_code_does_not_grow() -> None:
         sizes.append(len(str(low.funcs[0])))
     assert max(sizes[:2]) < 1.2 * min(sizes[:2]) and max(sizes[2:]) < 1.2 * min(sizes[2:])
     assert max(sizes) < 1.5 * min(sizes)  # past the cache results are written in another way
+
+
+LOOPS: dict[str, Any] = {
+    "softmax": (ag.value_and_grad(lambda x: (ag.softmax(x, dim=1) ** 2).sum()), lambda n: ((n, n),)),
+    "variance": (ag.value_and_grad(lambda x: np.var(x, axis=0).sum()), lambda n: ((n, n),)),
+    "product": (ag.value_and_grad(lambda x, w: (ag.relu(x @ w) ** 2).sum(), argnums=(0, 1)), lambda n: ((n, n), (n, n))),
+    "scan": (ag.grad(lambda x: ag.scan(lambda c, v: (np.tanh(c + v), c), np.zeros(3), x)[0].sum()), lambda n: ((n, 3),)),
+    "cumsum": (ag.grad(lambda x: (np.cumsum(x, axis=0) ** 2).sum()), lambda n: ((n, n),)),
+    "concatenate": (lambda x: np.concatenate([x, x[::-1] * 2]), lambda n: ((n, n),)),
+    "transpose": (lambda x: x.T * 2 + 1, lambda n: ((n, n),)), "hessian": (ag.hessian(lambda x: (np.sin(x) * x).sum()), lambda n: ((n,),)),
+    "pooling": (lambda x: ag.nn.functional.avg_pool2d(x, 2), lambda n: ((2, 3, n, n),)),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_stay_loops(name: str) -> None:
+    """Code for known sizes: a hundred times as many elements, and no more of it than other ways for large arrays take. (Arrays of a few numbers are written out.)"""
+    f, shapes = LOOPS[name]
+    func, lines = ag.compile(f).trace(*(np.ones(s) for s in shapes(40))), []
+    for n in (40, 210, 1010, 4010):
+        env = {s.as_symbol(): m for t, shape in zip(func.arg_types, shapes(n)) for s, m in zip(t.shape, shape) if not isinstance(s, int)}
+        low = lower(standard(substitute_func(func, env)), "f", Target.native())
+        lines.append(sum(len(str(k).splitlines()) for k in low.funcs))
+    assert max(lines) <= 2 * lines[0] + 40, lines
 
 
 def test_workspace_is_reused() -> None:

@@ -189,3 +189,30 @@ def test_shared_library_in_a_process_with_numpy_alone(tmp_path: Path) -> None:
     value, gradient = ag.value_and_grad(loss, argnums=1)(X, W)
     assert float(out) == pytest.approx(float(value), rel=1e-14)
     np.testing.assert_allclose(np.load(tmp_path / "g.npy"), gradient, rtol=1e-12, atol=1e-14)
+
+
+_LOADED = """
+import sys
+for name in ("llvmlite", "lark", "aotgrad"):
+    sys.modules[name] = None
+import numpy as np
+from aotgrad_runtime.library import load
+with np.load(sys.argv[1] + "/in.npz") as given:
+    value, *slopes = load(sys.argv[1] + "/libspine.so").spine_grad(given["x"], given["y"], given["w"])
+np.savez(sys.argv[1] + "/out.npz", value, *slopes)
+"""
+
+
+def test_all_ops_in_a_library_in_a_process_with_numpy_alone(tmp_path: Path) -> None:
+    """One library of their sum: an op that is wrong there moves the value and the gradient of what it reads."""
+    def spine(x: Any, y: Any, w: Any) -> Any:
+        args = {"sqrt": (ag.abs(x) + 0.5,), "broadcast": (x[0],), "matmul": (x, w)}
+        return sum((0.5 + i) * scalar(f)(*args.get(name, (x, y)[:len(xs)])) for i, (name, (f, xs)) in enumerate(SPINE.items()))
+
+    ag.aot.build(spine, ["x: f64[3,4]", "y: f64[3,4]", "w: f64[4,2]"], grad=["x", "y", "w"], out=str(tmp_path), emit="so")
+    np.savez(tmp_path / "in.npz", x=X, y=Y, w=W)
+    subprocess.run([sys.executable, "-c", _LOADED, str(tmp_path)], check=True)
+    value, slopes = ag.value_and_grad(spine, argnums=(0, 1, 2))(X, Y, W)
+    with np.load(tmp_path / "out.npz") as got:
+        for key, want in zip(("arr_0", "arr_1", "arr_2", "arr_3"), (value, *slopes), strict=True):
+            np.testing.assert_allclose(got[key], want, rtol=1e-11, atol=1e-12)

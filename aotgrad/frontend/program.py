@@ -419,7 +419,8 @@ def _implementation(op: Op) -> Callable[..., Any]:
         try:
             out = ref(*xs, **attrs)
         except IndexError as error:
-            raise AotgradRangeError(f"{_line(op)}{error}") from None
+            what = "" if op.loc is None else op.loc.what
+            raise AotgradRangeError(f"{_line(op)}{error if not what or '{' in what else what}") from None
         except AotgradError:
             raise
         except ValueError as error:

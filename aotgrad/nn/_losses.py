@@ -114,10 +114,21 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, *, reducti
     tensor(0.6931)
     """
     _same_shape("binary_cross_entropy", input, target)
-    for what, x, rather in (("input", input, "; for scores use binary_cross_entropy_with_logits"), ("target", target, "")):
-        if is_known(x) and isinstance(x, Tensor) and not np.all(((numbers := decode(x._data)) >= 0) & (numbers <= 1)):
-            raise AotgradArgumentError(f"binary_cross_entropy: all elements of {what} should be between 0 and 1{rather}")
-    return _binary_cross_entropy(input, target, weight, reduction)
+    input = _probabilities(input, "input", "; for scores use binary_cross_entropy_with_logits")
+    return _binary_cross_entropy(input, _probabilities(target, "target"), weight, reduction)
+
+
+def _probabilities(x: Any, what: str, rather: str = "") -> Any:
+    """``x``, all numbers of which must be between 0 and 1; in a trace where it is used, when the code runs."""
+    told = f"binary_cross_entropy: all elements of {what} should be between 0 and 1{rather}"
+    if is_known(x):
+        numbers = decode(x._data) if isinstance(x, Tensor) else np.asarray(x)
+        if not np.all((numbers >= 0) & (numbers <= 1)):
+            raise AotgradArgumentError(told)
+        return x
+    with naming(told):  # looked up in a list of one number, which refuses the second
+        sound = factories.arange(1)[f.where(f.all(f.logical_and(f.ge(x, 0), f.le(x, 1))), 0, 1)]
+    return f.add(x, f.astype(sound, dtype_of(x)))
 
 
 @composed("BinaryCrossEntropyBackward0", "input", "target", constants=("weight",))

@@ -348,16 +348,19 @@ def _take_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
 
 
 def _scatter_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
-    # Of repeated indices the last write stays: only its row sees the cotangent. Which row won is found by scattering row numbers.
+    # Of repeated indices the last write stays: only its row sees the cotangent. Which row won is found by scattering row numbers; one write has won.
     x, idx, v = op.operands
     dim = op.attrs["dim"]
     count = dimlib.product(idx.type.shape)
+    rest = b.scatter(ct, idx, b.zeros(v), dim=dim)
+    if count == 1:  # in a loop that writes one row a round, a mask of x's length would make the gradient quadratic
+        return {0: rest, 2: b.take(ct, idx, dim=dim)}
     flat = b.to_shape(idx, (count,))
     rows = b.iota(shape=(count,), dim=0, dtype=int64)
     winner = b.scatter(b.full(shape=(x.shape[dim],), value=-1, dtype=int64), flat, rows, dim=0)
     won = b.to_shape(b.eq(b.take(winner, flat, dim=0), rows), idx.type.shape)
     mask = b.broadcast(won, shape=v.shape, dims=tuple(range(dim, dim + len(idx.type.shape))))
-    return {0: b.scatter(ct, idx, b.zeros(v), dim=dim), 2: b.where(mask, b.take(ct, idx, dim=dim), b.zeros(v))}
+    return {0: rest, 2: b.where(mask, b.take(ct, idx, dim=dim), b.zeros(v))}
 
 
 def _own_rows(b: Any, idx: Any, n: Any, size: Any, axis: int) -> Any:
