@@ -248,25 +248,26 @@ class Group:
 
     cases: list[Case]
     funcs: dict[str, Func]
+    roads: Sequence[str]
     kernels: dict[str, Native] = field(default_factory=dict)
 
 
-def groups(found: Iterable[Case], roads: Sequence[str] = ROADS) -> list[Group]:
-    """Cases by function, all kernels compiled into one library."""
+def groups(found: Iterable[Case], roads: Sequence[str] = ROADS, others: Sequence[str] | None = None) -> list[Group]:
+    """Cases by function, all kernels compiled into one library. ``others``: the roads of functions beyond the first, where they are not the same."""
     by_text: dict[str, Group] = {}
     for case in found:
         text = str(case.func)
         if text not in by_text:
-            funcs = derived(case.func)
-            by_text[text] = Group([], {r: f for r, f in funcs.items() if r in roads or r in ("value", "vjp")})
+            here = roads if others is None or not by_text else others
+            by_text[text] = Group([], {r: f for r, f in derived(case.func).items() if r in here or r in ("value", "vjp")}, here)
         by_text[text].cases.append(case)
     out = list(by_text.values())
     if not out:
         return []
-    wanted = {f"g{i}_{road}": standard(f) for i, g in enumerate(out) for road, f in g.funcs.items() if road in roads}
+    wanted = {f"g{i}_{road}": standard(f) for i, g in enumerate(out) for road, f in g.funcs.items() if road in g.roads}
     made = natives(wanted)
     for i, g in enumerate(out):
-        g.kernels = {road: made[f"g{i}_{road}"] for road in g.funcs if road in roads}
+        g.kernels = {road: made[f"g{i}_{road}"] for road in g.funcs if road in g.roads}
     return out
 
 
@@ -307,13 +308,14 @@ def spread(found: list[Case], most: int | None) -> list[Case]:
     return found if most is None or len(found) <= most else [found[i * (len(found) - 1) // (most - 1)] for i in range(most)]
 
 
-def check_op(name: str, dtype: Any = np.float64, roads: Sequence[str] = ROADS, samples: int | None = None) -> int:
-    """The samples of an op (no more than ``samples``), and other sizes of it, on every road. Gives the number of operand sets run."""
+def check_op(name: str, dtype: Any = np.float64, roads: Sequence[str] = ROADS, samples: int | None = None, others: Sequence[str] | None = None) -> int:
+    """The samples of an op (no more than ``samples``), and other sizes of it, on every road (``others``: on these where the function is not that of the first
+    sample). Gives the number of operand sets run."""
     found = spread(cases(opdef.get(name), dtype), samples)
     if dtype != np.float64 and not any(x.dtype == dtype for c in found for x in c.arrays):
         return 0
     count = 0
-    for group in groups(found, roads):
+    for group in groups(found, roads, others):
         for case in group.cases:
             for arrays in (case.arrays, *(resized(case, seeded(name, case.name)) if case is group.cases[0] else ())):
                 check_arrays(group, case, arrays)
