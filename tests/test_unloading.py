@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,10 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts 
 
 
 @pytest.fixture(autouse=True)
-def nothing_else_to_collect() -> Iterator[None]:
-    """What was there before is not looked through each time."""
+def nothing_else_to_collect() -> None:
+    """What was there before is not looked through each time; nor later, as thawing would bring back what was frozen before (see ``conftest``)."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def libraries() -> int:
