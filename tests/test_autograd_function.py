@@ -349,23 +349,26 @@ def test_saving_something_else_is_a_type_error() -> None:
     assert same(lambda m: of(m).Wrong.apply(pair(m)[0]), 72)[1] == ("TypeError",)
 
 
+def square_once(m: Any) -> Any:
+    """A square whose derivative has none."""
+    class Once(m.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x ** 2
+
+        @staticmethod
+        @m.autograd.function.once_differentiable
+        def backward(ctx: Any, g: Any) -> Any:
+            return 2 * ctx.saved_tensors[0] * g
+
+    return Once
+
+
 def test_once_differentiable() -> None:
     def lines(m: Any) -> Any:
-        once = m.autograd.function.once_differentiable
-
-        class Once(m.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: Any) -> Any:
-                ctx.save_for_backward(x)
-                return x ** 2
-
-            @staticmethod
-            @once
-            def backward(ctx: Any, g: Any) -> Any:
-                return 2 * ctx.saved_tensors[0] * g
-
         x, w = pair(m)
-        y = Once.apply(x)
+        y = square_once(m).apply(x)
         first, = m.autograd.grad((y * w).sum(), x, create_graph=True)
         first.sum().backward()
 
@@ -426,7 +429,7 @@ def test_jvp_takes_zeros_for_what_does_not_move() -> None:
 @pytest.mark.parametrize("tangent", [lambda t: t.sum(), lambda t: ag.ones(3, 2, dtype=ag.float64), lambda t: t[:1]], ids=["fewer dims", "more dims", "shorter"])
 def test_tangents_of_another_shape_are_errors(wrap: Callable[..., Any], tangent: Callable[..., Any]) -> None:
     """Of gradients what was broadcast is summed; a tangent has the shape of its output, in torch too."""
-    def lines(m: Any) -> Any:
+    def twice(m: Any) -> Any:
         class Twice(m.autograd.Function):
             @staticmethod
             def forward(ctx: Any, x: Any) -> Any:
@@ -436,24 +439,16 @@ def test_tangents_of_another_shape_are_errors(wrap: Callable[..., Any], tangent:
             def jvp(ctx: Any, t: Any) -> Any:
                 return tangent(t) if m is ag else m.ones(3, dtype=m.float64)
 
-        fw, x = importlib.import_module(f"{m.__name__}.autograd.forward_ad"), f64(m, [1.0, 2.0])
-        with fw.dual_level():
-            Twice.apply(fw.make_dual(x, x))
         return Twice
 
+    def lines(m: Any) -> Any:
+        fw, x = importlib.import_module(f"{m.__name__}.autograd.forward_ad"), f64(m, [1.0, 2.0])
+        with fw.dual_level():
+            twice(m).apply(fw.make_dual(x, x))
+
     assert same(lines)[0] == "error"
-
-    class Twice(ag.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
-
-        @staticmethod
-        def jvp(ctx: Any, t: Any) -> Any:
-            return tangent(t)
-
     with pytest.raises(RuntimeError, match="invalid tangent"):
-        wrap(lambda x: ag.jvp(Twice.apply, (x,), (x,)))(XS)
+        wrap(lambda x: ag.jvp(twice(ag).apply, (x,), (x,)))(XS)
 
 
 def test_backward_and_vjp_are_one_method_of_two_names() -> None:
@@ -621,20 +616,10 @@ def test_saved_results_and_intermediates_in_second_order(wrap: Callable[..., Any
 
 @Both
 def test_once_differentiable_under_transforms(wrap: Callable[..., Any]) -> None:
-    class Once(ag.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x ** 2
-
-        @staticmethod
-        @ag.autograd.function.once_differentiable
-        def backward(ctx: Any, g: Any) -> Any:
-            return 2 * ctx.saved_tensors[0] * g
-
-    assert wrap(ag.grad(Once.apply))(3.0) == 6.0
+    square = square_once(ag).apply
+    assert wrap(ag.grad(square))(3.0) == 6.0
     with pytest.raises(ag.AotgradError, match="marked with @once_differentiable"):
-        wrap(ag.grad(ag.grad(Once.apply)))(3.0)
+        wrap(ag.grad(ag.grad(square)))(3.0)
 
 
 def test_numpy_in_numpy_out() -> None:

@@ -120,19 +120,34 @@ def _step() -> Callable[[], Any]:
     return opt.step
 
 
+class Twice(ag.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Any) -> Any:
+        ctx.save_for_backward(a)
+        return a * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2
+
+    @staticmethod
+    def jvp(ctx: Any, t: Any) -> Any:
+        return t * 2
+
+
 def _custom() -> Callable[[], Any]:
-    class Twice(ag.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, a: Any) -> Any:
-            ctx.save_for_backward(a)
-            return a * 2
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return g * 2
-
     x = ag.ones(2, requires_grad=True)
     return lambda: Twice.apply(x).sum().backward()
+
+
+def _deep() -> Callable[[], Any]:
+    def f(v: Any) -> Any:
+        for _ in range(5):
+            v = Twice.apply(v)
+        return v * v
+
+    x = ag.ones(2)
+    return lambda: (ag.autograd.functional.jacobian(f, x, create_graph=True), ag.jvp(f, (x,), (x,)))
 
 
 def _decorated() -> Callable[[], Any]:
@@ -140,7 +155,7 @@ def _decorated() -> Callable[[], Any]:
     return ag.no_grad(lambda: x * 2)
 
 
-RUNS = {f.__name__.strip("_"): f for f in (_backward, _grad, _compiled, _compile, _hessian, _vmap, _jvp, _step, _custom, _decorated)}
+RUNS = {f.__name__.strip("_"): f for f in (_backward, _grad, _compiled, _compile, _hessian, _vmap, _jvp, _step, _custom, _deep, _decorated)}
 
 
 def _duals() -> Callable[[], Any]:
@@ -192,32 +207,6 @@ def _modes() -> Callable[[], Any]:
 
 
 CONTEXTS = {f.__name__.strip("_"): f for f in (_duals, _anomaly, _hooks, _profile, _modes)}  # in the user's function: the entry of ``__exit__`` is left out
-
-
-def _deep() -> Callable[[], Any]:
-    class Twice(ag.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, a: Any) -> Any:
-            return a * 2
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return g * 2
-
-        @staticmethod
-        def jvp(ctx: Any, t: Any) -> Any:
-            return t * 2
-
-    def f(v: Any) -> Any:
-        for _ in range(5):
-            v = Twice.apply(v)
-        return v * v
-
-    x = ag.ones(2)
-    return lambda: (ag.autograd.functional.jacobian(f, x, create_graph=True), ag.jvp(f, (x,), (x,)))
-
-
-RUNS[_deep.__name__.strip("_")] = _deep
 
 
 def _check(name: str, most: int) -> None:

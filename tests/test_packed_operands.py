@@ -34,6 +34,16 @@ def looped(batch: Any, inner: Any, outer: Any, dtype: Any) -> Func:
     return standard(build("f", types, lambda b, w, h, xs: scan(b, (w,), (h,), (xs,), n, step)))
 
 
+def check_rounds(p: Program, one: Program, w: Any, h: Any, xs: Any, guard: bool) -> None:
+    """The loop ``p`` of ``step`` gives the bits of its rounds ``one`` by one."""
+    last, ys = p(w, h, xs, guard=guard)
+    now = h
+    for x, y in zip(xs, ys, strict=True):
+        now, want = one(w, now, x)
+        assert np.array_equal(want, y)
+    assert np.array_equal(last, now)
+
+
 def packs(func: Func) -> int:
     lowered = lower(func, "f", Target.native())
     return sum(op.name == "func.call" and str(op.attrs["callee"]).endswith("_pack") for f in lowered.funcs for op in walk(f.body))
@@ -52,12 +62,7 @@ def test_a_loop_packs_its_weights_once(dtype: str, opened: str) -> None:
         for length in (0, 1, 4):
             w, h, xs = (rng.standard_normal(s).astype(dtype) for s in ((inner, outer), (batch, inner), (length, batch, outer)))
             for guard in (True, False):
-                last, ys = p(w, h, xs, guard=guard)
-                now = h
-                for x, y in zip(xs, ys):
-                    now, want = one(w, now, x)
-                    assert np.array_equal(want, y)
-                assert np.array_equal(last, now)
+                check_rounds(p, one, w, h, xs, guard)
 
 
 def test_what_changes_in_the_loop_is_not_packed() -> None:
@@ -95,12 +100,7 @@ def test_few_rows_read_copies_that_begin_at_whole_vectors(dtype: str) -> None:
         for first in (0, 1, 5):
             w = room[first:first + inner * outer].reshape(inner, outer)
             w[...] = rng.standard_normal(w.shape)
-            last, ys = p(w, h, xs, guard=False)
-            now = h
-            for x, y in zip(xs, ys):
-                now, want = one(w, now, x)
-                assert np.array_equal(want, y)
-            assert np.array_equal(last, now)
+            check_rounds(p, one, w, h, xs, False)
 
 
 def test_what_a_copy_would_not_help_is_read_where_it_is() -> None:
