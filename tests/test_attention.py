@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 
 import aotgrad as ag
 from aotgrad.nn import _attention
@@ -69,15 +70,14 @@ def compare(q: Any, k: Any, v: Any, mask: Any = None, tolerance: float = 1e-11, 
             np.testing.assert_allclose(got, summed(expected, a.shape), rtol=0, atol=tolerance * max(1, a.size**0.5))
 
 
-@pytest.mark.parametrize("sizes", ((5, 7, 8, 6), (1, 1, 1, 1), (7, 5, 3, 3), (65, 129, 4, 5), (200, 200, 16, 16), (200, 130, 3, 2)), ids=str)
-@pytest.mark.parametrize("causal", (False, True), ids=("all", "causal"))
+@pytest.mark.parametrize("sizes, causal", sweep.part(
+    ((5, 7, 8, 6), (1, 1, 1, 1), (7, 5, 3, 3), (65, 129, 4, 5), (200, 200, 16, 16), (200, 130, 3, 2)), (True, False)), ids=str)
 def test_sizes(sizes: tuple[int, ...], causal: bool) -> None:
     rows, keys, features, values = sizes
     compare(normal(2, rows, features), normal(2, keys, features), normal(2, keys, values), is_causal=causal)
 
 
-@pytest.mark.parametrize("sizes", ((83, 70), (70, 83), (96, 96), (17, 200), (200, 17)), ids=str)
-@pytest.mark.parametrize("causal", (False, True), ids=("all", "causal"))
+@pytest.mark.parametrize("sizes, causal", sweep.part(((83, 70), (70, 83), (96, 96), (17, 200), (200, 17)), (True, False)), ids=str)
 def test_blocks_and_what_is_left_over(monkeypatch: pytest.MonkeyPatch, causal: bool, sizes: tuple[int, int]) -> None:
     """Several blocks of both passes, whole ones and a rest, on the diagonal, behind it and without one."""
     for name, value in (("_BLOCK", 1 << 10), ("_TILE", 1 << 12), ("_COLUMNS", 1 << 8), ("_ROWS", 16)):

@@ -10,6 +10,7 @@ from typing import Any
 import image_oracles
 import numpy as np
 import pytest
+import sweep
 from autograd_pair import HAS_TORCH, modules, outcome
 from lowering_harness import Program
 from native_table import agree, natives, run_both_guards
@@ -78,8 +79,7 @@ def combination(last: bool, stride: int, padding: int, dilation: int, groups: st
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(1, 6))])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("last, dtype", sweep.part([False, True], [np.float64, np.float32]))
 def test_every_combination(last: bool, dtype: Any, part: int) -> None:
     """Value and both gradients of one size-generic kernel per combination, between guard pages, against the interpreter. A part takes every sixth."""
     chosen = [(i, c) for i, c in enumerate(COMBOS) if c[0] is last and (i + i // 6 + last + 3 * (dtype is np.float32)) % 6 == part]
@@ -125,8 +125,7 @@ KNOWN: list[tuple[Any, Any, dict[str, Any]]] = [  # of known sizes, large enough
 ]
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("last, dtype", sweep.part([False, True], [np.float32, np.float64]))
 def test_kernels_of_their_own(last: bool, dtype: Any) -> None:
     """Chosen for all three parts, images in NCHW moved only where weight gradients need their channels adjacent; any batch."""
     made = {}
@@ -171,7 +170,7 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 LOWER = [n for n in ("x86-64", "x86-64-v3") if Target.native().arch == "x86_64" and Target.named(n).vector_bits < Target.native().vector_bits]
 
 
-@pytest.mark.parametrize("name", LOWER)
+@pytest.mark.parametrize("name", sweep.part(LOWER))
 def test_other_instruction_sets(name: str) -> None:
     rng = np.random.default_rng(3)
     for i, (x, w, attrs) in enumerate(KNOWN[:4]):

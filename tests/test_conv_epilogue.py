@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from lowering_harness import Program
 from native_table import agree, natives, run_both_guards
 from test_conv import KNOWN, LAST
@@ -56,7 +57,7 @@ def _arguments(case: Any, types: list[TensorType], dtype: Any) -> list[Any]:
     return [rng.normal(size=t.substitute({"n": case[0][0]}).shape).astype(dtype) for t in types]
 
 
-TYPED = [pytest.param(w, d, marks=[pytest.mark.thorough] * ((i + j) % 2)) for i, w in enumerate(PLACES) for j, d in enumerate((np.float64, np.float32))]
+TYPED = sweep.part(PLACES, (np.float64, np.float32))
 
 
 @pytest.mark.parametrize("where, dtype", TYPED)

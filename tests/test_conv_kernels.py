@@ -9,6 +9,7 @@ import re
 
 import numpy as np
 import pytest
+import sweep
 from guarded import Guarded
 
 from aotgrad.codegen import elf, llvm
@@ -20,6 +21,7 @@ from aotgrad_runtime.loader import load_bytes
 NP = {"f32": np.float32, "f64": np.float64}
 LOWER = [n for n in ("x86-64", "x86-64-v3") if Target.native().arch == "x86_64" and Target.named(n).vector_bits < Target.native().vector_bits]
 NAMES = ["native", *LOWER]
+KINDS = ["forward", "input_grad", "weight_grad"]
 wide = pytest.mark.parametrize("name", NAMES)
 
 
@@ -152,10 +154,8 @@ def sample(kind, dtype, part, parts):
     return list(grid(kind, dtype))[part % parts::parts]
 
 
-@wide
 @pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(1, 18))])
-@pytest.mark.parametrize("dtype", list(NP))
-@pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
+@pytest.mark.parametrize("name, dtype, kind", sweep.part(NAMES, NP, KINDS))
 def test_grid(name, dtype, kind, part):
     specs = sample(kind, dtype, part + NAMES.index(name) + 3 * (dtype == "f64"), 18)
     assert all(supported(s, Target.named(name)) for s in specs)
@@ -185,8 +185,7 @@ def test_units_may_be_split_anywhere(name, kind):
     assert np.array_equal(check(made, s, 1), check(made, s, 1, ranges=ranges))
 
 
-@wide
-@pytest.mark.parametrize("kind", ["forward", "input_grad", "weight_grad"])
+@pytest.mark.parametrize("name, kind", sweep.part(NAMES, KINDS))
 def test_sizes_of_caches(name, kind):
     """Shapes that take several blocks of rows, of channels and of images, and weights larger than the second cache."""
     layouts = (LAST, LAST, LAST)

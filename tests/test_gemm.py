@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
+import sweep
 from guarded import Guarded
 from lowering_harness import Program
 
@@ -126,9 +127,8 @@ def test_shapes_and_strides(name, dtype):
             assert np.array_equal(room[:, n:], margin)
 
 
-@cases
-@pytest.mark.parametrize("shape", [(9, 9, 1), (9, 33, 17), (3, 40, 20), (40, 3, 20), (1, 9, 9), (16, 130, 70), (70, 64, 129), (130, 515, 1100), (150, 187, 260),
-                                   (16, 1030, 3)])
+@pytest.mark.parametrize(("name", "dtype", "shape"), sweep.part(NAMES, NP, [
+    (9, 9, 1), (9, 33, 17), (3, 40, 20), (40, 3, 20), (1, 9, 9), (16, 130, 70), (70, 64, 129), (130, 515, 1100), (150, 187, 260), (16, 1030, 3)]))
 def test_a_packed_operand_changes_no_bit(name, dtype, shape):
     """Strips are packed in any order, each once or twice, from any strides."""
     rng, g = np.random.default_rng(5), get(name, dtype)
@@ -142,8 +142,8 @@ def test_a_packed_operand_changes_no_bit(name, dtype, shape):
         assert np.array_equal(want, got), (kind_a, kind_b, accumulate)
 
 
-@cases
-@pytest.mark.parametrize("shape", [(130, 515, 300), (300, 600, 520), (260, 40, 1100), (150, 187, 260), (40, 1030, 270), (3, 300, 700), (1, 700, 300), (700, 1, 300)])
+@pytest.mark.parametrize(("name", "dtype", "shape"), sweep.part(NAMES, NP, [
+    (130, 515, 300), (300, 600, 520), (260, 40, 1100), (150, 187, 260), (40, 1030, 270), (3, 300, 700), (1, 700, 300), (700, 1, 300)]))
 def test_several_cache_blocks(name, dtype, shape):
     rng, g = np.random.default_rng(1), get(name, dtype)
     m, n, k = shape

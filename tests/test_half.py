@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sweep
 import test_nn_functional as lines
 import user_table as table
 
@@ -53,8 +54,7 @@ def _run(f, xs, on, dtype):
     return [(o.detach().double().numpy(), o.dtype) for o in outs], [None if g is None else g.double().numpy() for g in moved]
 
 
-@pytest.mark.parametrize("name, dtype", [
-    pytest.param(name, dtype, marks=[] if (i + j) % 2 == 0 else pytest.mark.thorough) for i, name in enumerate(CASES) for j, dtype in enumerate(DTYPES)])
+@pytest.mark.parametrize("name, dtype", sweep.part(CASES, DTYPES))
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_function_beside_float32(name, dtype):
     """Of numbers that the dtype has: what is computed is the float32 result, rounded; gradients of several steps differ by a little more."""

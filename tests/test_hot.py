@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 
 import aotgrad as ag
 from aotgrad.frontend import dispatch, native, program, quick
@@ -55,7 +56,7 @@ def _kernels_made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-TYPED = [pytest.param(n, d, marks=[pytest.mark.thorough] * ((i + j) % 2)) for i, n in enumerate(CASES) for j, d in enumerate((np.float32, np.float64))]
+TYPED = sweep.part(CASES, (np.float32, np.float64))
 
 
 @pytest.mark.parametrize("name, dtype", TYPED)
@@ -115,7 +116,7 @@ def _results(f: Callable[[Any], Any], x: Any) -> list[Any]:
     return [v.detach() for v in (y, g, h)]
 
 
-@pytest.mark.parametrize("name, last", [pytest.param(n, last, marks=[pytest.mark.thorough] * ((i + last) % 2)) for i, n in enumerate(IMAGES) for last in (False, True)])
+@pytest.mark.parametrize("name, last", sweep.part(IMAGES, (False, True)))
 def test_programs_on_images_give_the_same_bits_in_the_same_places(name: str, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row-major ones in one kernel, others step by step."""
     made = _kernels_made(monkeypatch)

@@ -10,6 +10,7 @@ from typing import Any
 import image_oracles
 import numpy as np
 import pytest
+import sweep
 from autograd_pair import HAS_TORCH, modules, outcome
 from lowering_harness import Program
 from native_table import agree, natives, run_both_guards
@@ -58,8 +59,7 @@ def images(func: Func, dtype: Any, rng: Any) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in range(1, 8))])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("last, dtype", sweep.part([False, True], [np.float64, np.float32]))
 def test_every_combination(last: bool, dtype: Any, part: int) -> None:
     """Sums and maxima with their gradients, between guard pages; windows may reach over the edges and lie outside altogether. A part takes every eighth."""
     chosen = [(i, a) for i, a in enumerate(COMBOS) if (i + i // 8 + 2 * last + 5 * (dtype is np.float32)) % 8 == part]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 
 import aotgrad as ag
 from aotgrad.frontend import aot
@@ -120,7 +121,7 @@ OPEN: dict[str, tuple[Any, list[str], list[list[Any]]]] = {  # sizes that a libr
 
 
 @pytest.mark.parametrize("slope", [False, True], ids=["value", "gradient"])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.thorough] * (i % 4 > 0)) for i, n in enumerate(OPEN)])
+@pytest.mark.parametrize("name", sweep.part(OPEN, of=4))
 def test_libraries_for_all_sizes_agree(name: str, slope: bool, tmp_path: Path) -> None:
     f, declared, shapes = OPEN[name]
 

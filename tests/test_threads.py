@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 import test_lowering_random
 from lowering_harness import Program
 
@@ -158,9 +159,7 @@ def row_sums(b: Any, z: Any) -> Any:
 
 
 @pytest.mark.usefixtures("eager_sharing")
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name, dtype, static", sweep.part(PRODUCTS, ["float64", "float32"], [False, True]))
 def test_products(name: str, dtype: str, static: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shapes = PRODUCTS[name]
     cases: list[dict[str, int]] = [{"m": M, "n": N, "k": K, "b": 3}]
@@ -186,8 +185,7 @@ def test_products(name: str, dtype: str, static: bool, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("eager_sharing")
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
-@pytest.mark.parametrize("name", ["sum", "prod", "amax", "amin"])
+@pytest.mark.parametrize("name, dtype", sweep.part(["sum", "prod", "amax", "amin"], ["float64", "float32", "int64"]))
 def test_full_reductions(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(b: Any, x: Any, w: Any) -> Any:
         whole = getattr(b, name)(x, dims=(0, 1))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from guarded import Guarded
 from lowering_harness import Program
 
@@ -47,8 +48,8 @@ def test_transposes_of_any_size(dtype: Any) -> None:
             np.testing.assert_array_equal(f(x), x.T, err_msg=f"{m} x {n}")
 
 
-@pytest.mark.parametrize("shape", ((2, 3, 5, 5), (1, 17, 9, 7), (3, 64, 7, 7), (2, 3, 16, 18), (1, 1, 4, 4), (2, 16, 1, 40)), ids=str)
-@pytest.mark.parametrize("order", ((0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 3, 2)), ids=str)
+@pytest.mark.parametrize("shape, order", sweep.part(((2, 3, 5, 5), (1, 17, 9, 7), (3, 64, 7, 7), (2, 3, 16, 18), (1, 1, 4, 4), (2, 16, 1, 40)),
+                                                    ((0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 3, 2))), ids=str)
 def test_layouts_with_something_fused(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
     x = numbers(shape, np.float32)
     y = numbers(tuple(shape[d] for d in order), np.float32)
@@ -164,8 +165,7 @@ def test_one_known_size_makes_no_more_code_than_tiles_need(first: bool) -> None:
     assert f.lower(x).llvm_ir.count("shufflevector") < 1500
 
 
-@pytest.mark.parametrize("sizes", ((2, 4, 6), (3, 17, 33), (2, 3, 0), (0, 4, 6), (2, 1, 300)), ids=str)
-@pytest.mark.parametrize("threads", (1, 3))
+@pytest.mark.parametrize("sizes, threads", sweep.part(((2, 4, 6), (3, 17, 33), (2, 3, 0), (0, 4, 6), (2, 1, 300)), (1, 3)), ids=str)
 def test_what_is_stored_once_for_each_row_beside_a_turned_read(sizes: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of what lies across: values of one row each are stored for a later nest, once, also where rows are empty."""
     monkeypatch.setattr(Program, "threads", threads)
@@ -187,8 +187,7 @@ def test_what_is_stored_once_for_each_row_beside_a_turned_read(sizes: tuple[int,
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", ("float64", "float32"))
-@pytest.mark.parametrize("sizes", ((2, 9), (3, 17), (5, 33), (3, 8), (4, 15), (17, 17)), ids=str)
+@pytest.mark.parametrize("sizes, dtype", sweep.part(((2, 9), (3, 17), (5, 33), (3, 8), (4, 15), (17, 17)), ("float64", "float32")), ids=str)
 def test_sizes_known_ahead(sizes: tuple[int, int], dtype: str) -> None:
     """A last vector of one lane: what is turned is then one row."""
     block = Block([tensor_type(sizes, dtype, Layout((1, 0)))])

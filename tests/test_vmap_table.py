@@ -9,6 +9,7 @@ import native_table
 import numpy as np
 import optable
 import pytest
+import sweep
 
 from aotgrad.ir import Func, build, dims, interp, opdef, tensor_type
 from aotgrad.ir.transforms.batch import batch_func
@@ -79,7 +80,7 @@ def pulled_by_loop(func: Func, live: list[bool], on: Sequence[bool], rows: Seque
     return out
 
 
-@pytest.mark.parametrize("row", [pytest.param(r, id=optable.ids(r), marks=[pytest.mark.thorough] * (i % 2)) for i, r in enumerate(MOVING)])
+@pytest.mark.parametrize("row", sweep.part(MOVING), ids=optable.ids)
 def test_derivative_of_batched_and_batch_of_derivative(row: optable.Row) -> None:
     func, arrays = optable.func_of(*row)
     live, rng = optable.active(arrays), np.random.default_rng(1)

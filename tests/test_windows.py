@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from lowering_harness import Program
 
 from aotgrad.codegen.lower import lower
@@ -184,7 +185,7 @@ class Chains:
         return y
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sweep.part(range(60)))
 def test_random_chains_agree_with_the_interpreter_between_guard_pages(seed: int) -> None:
     c = Chains(seed)
     func = standard(build("f", [tensor_type(c.names)], c.body))

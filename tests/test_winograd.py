@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from lowering_harness import Program
 from native_table import agree, natives, run_both_guards
 from test_conv import LAST, attrs_of
@@ -123,10 +124,8 @@ def tiled(made: Any) -> bool:
     return bool(made[2].work_bytes) or "_run_places" in made[2].text
 
 
-@wide
 @pytest.mark.parametrize("part", [0, *(pytest.param(i, marks=pytest.mark.thorough) for i in (1, 2, 3))])
-@pytest.mark.parametrize("dtype", list(NP))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name, dtype, kind", sweep.part(NAMES, NP, KINDS))
 def test_grid(name: str, dtype: str, kind: str, part: int, always: None) -> None:
     specs = grid(kind, dtype)[(part + NAMES.index(name)) % 4::4]
     for i, (s, made) in enumerate(zip(specs, build(specs, name), strict=True)):
@@ -134,8 +133,7 @@ def test_grid(name: str, dtype: str, kind: str, part: int, always: None) -> None
         check(made, s, i, at_end=bool(i % 2), bound=bound)
 
 
-@wide
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name, kind", sweep.part(NAMES, KINDS))
 def test_sizes_of_caches(name: str, kind: str) -> None:
     """Several units an image, several blocks of channels, weights beyond the second cache; chosen as they are."""
     specs = [spec(kind, batch=2, channels=64, filters=72, spatial=(40, 28), padding=ONE, layouts=(LAST_, LAST_, LAST_)),
