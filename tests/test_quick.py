@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 
@@ -195,18 +195,7 @@ def test_memory_is_flat_with_the_collector_off() -> None:
         (y * y).sum().backward()
         w.grad = None
 
-    for _ in range(300):
-        step()
-    gc.collect()
-    gc.disable()
-    try:
-        step()
-        before = len(gc.get_objects())
-        for _ in range(1000):
-            step()
-        assert len(gc.get_objects()) - before < 50
-    finally:
-        gc.enable()
+    flat.check(step, 300, 1000)
 
 
 def test_saved_arrays_are_forgotten() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from autograd_pair import f64, modules, outcome, same
@@ -296,17 +296,7 @@ def test_views_leave_no_cycles() -> None:
         y.split(1)[1].add_(y[0])
         y.sum().backward()
 
-    for _ in range(200):  # programs are kept, and those that are repeated are compiled
-        work()
-    gc.collect()
-    gc.disable()
-    try:
-        before = len(gc.get_objects())
-        for _ in range(50):
-            work()
-        assert len(gc.get_objects()) - before < 50
-    finally:
-        gc.enable()
+    flat.check(work, 200, 50)
 
 
 SAVED: dict[str, Callable[[Any], Any]] = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from entered import python_calls
@@ -205,16 +205,7 @@ def test_classes_and_results_that_are_no_floats() -> None:
 def test_memory_is_flat_without_the_collector() -> None:
     f = ag.compile(lambda x, y: ((x * y).sin(), x - y))
     x, y = _x(8), _x(8)
-    gc.disable()
-    try:
-        for _ in range(200):
-            f(x, y)[0].sum().backward()
-        before = len(gc.get_objects())
-        for _ in range(1000):
-            f(x, y)[0].sum().backward()
-        assert len(gc.get_objects()) - before < 50
-    finally:
-        gc.enable()
+    flat.check(lambda: f(x, y)[0].sum().backward(), 200, 1000)
 
 
 def test_modules_in_variables_are_read_without_the_general_way() -> None:

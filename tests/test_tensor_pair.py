@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pytest
 from autograd_pair import HAS_TORCH, modules
@@ -222,17 +223,7 @@ def _refused_by_python() -> None:
     lambda: ag.vmap(lambda x: (x * x).sum())(ag.ones(3, 2, requires_grad=True)).sum().backward(),
 ])
 def test_failed_operations_and_vmap_leave_no_cycles(step: Callable[[], Any]) -> None:
-    for _ in range(5):
-        step()
-    gc.collect()
-    gc.disable()
-    try:
-        before = len(gc.get_objects())
-        for _ in range(50):
-            step()
-        assert len(gc.get_objects()) - before < 50
-    finally:
-        gc.enable()
+    flat.check(step, 5, 50)
 
 
 def test_what_is_raised_is_no_variable_of_the_frame() -> None:
