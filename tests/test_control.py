@@ -181,3 +181,16 @@ def test_branches_of_made_arrays_serve_all_sizes() -> None:
         for x in (np.ones((3, 2)), -np.ones((4, 2)), -np.ones((5, 6)), np.ones((0, 2))):
             np.testing.assert_array_equal(f(x), np.asarray(x * 3 if np.sum(x) > 0 else other(x)))
         assert f.cache_info().traces == 1
+
+
+@pytest.mark.parametrize("carry", [np.float64(2.0), None, ag.tensor(2.0)], ids=["array", "nothing", "tensor"])
+def test_no_steps_over_tensors_give_tensors(carry: Any) -> None:
+    x = ag.tensor([1.0, 2.0])
+
+    def step(c: Any, r: Any) -> Any:
+        return c, r * 2.0
+
+    for run in (lambda x: ag.scan(step, carry, x)[1], lambda x: ag.map(lambda r: r * 2.0, x)):
+        some, none = run(x), run(x[:0])
+        assert type(none) is type(some) is ag.Tensor and none.dtype is some.dtype and none.shape == (0,)
+        assert (none * np.ones(1)).dtype is (some * np.ones(1)).dtype

@@ -385,3 +385,15 @@ def test_the_short_way_of_integers_and_slices_is_the_general_one(monkeypatch: py
             node = type(y.grad_fn).__name__, [type(n).__name__ for n, _ in y.grad_fn.next_functions] if grad else None
             found[-1].append((y.tolist(), y.dtype, y.shape, y.stride(), y.storage_offset(), node, y.requires_grad, y._is_view(), y._version, base.tolist(), back))
     assert str(found[0]) == str(found[1])
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, ag.compile], ids=["eager", "compiled"])
+def test_narrow_from_a_place_that_is_a_tensor(wrap: Any) -> None:
+    x = ag.arange(12.0).reshape(4, 3)
+    part = wrap(lambda x, i: ag.narrow(x, 0, i, 2) * 1.0)
+    for i in range(-4, 3):
+        if i != -1:
+            assert part(x, ag.tensor(i)).tolist() == ag.narrow(x, 0, i, 2).tolist(), i
+    for i in (-6, -5, -1, 3, 4):
+        with pytest.raises(ag.AotgradError):
+            part(x, ag.tensor(i))

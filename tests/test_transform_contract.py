@@ -537,3 +537,19 @@ def _flat(tree):
     if isinstance(tree, dict):
         tree = [tree[k] for k in sorted(tree)]
     return [x for t in tree for x in _flat(t)] if isinstance(tree, (tuple, list)) else [] if tree is None else [tree]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, ag.compile], ids=["eager", "compiled"])
+def test_pullback_of_no_cotangent(wrap: Any) -> None:
+    def both(x: Any) -> Any:
+        return {"square": x * x, "flag": x > 1, "rest": [x * 3.0]}
+
+    x = np.arange(3.0)
+    pull = wrap(lambda x, a, b: ag.vjp(both, x)[1]({"square": a, "flag": None, "rest": [b]})[0])
+    assert np.array_equal(pull(x, x, x), 2 * x * x + 3 * x)
+    for wrong in ((x, None), {"square": x, "flag": None, "rest": None}, {"square": x, "flag": None, "rest": [x, x]}, {"square": None, "flag": None, "rest": [x]}, None):
+        with pytest.raises(ag.AotgradValueError, match="the structure of the function's result"):
+            wrap(lambda x, wrong=wrong: ag.vjp(both, x)[1](wrong)[0])(x)
+    for call in (lambda x: ag.vjp(both, x)[1](), lambda x: ag.vjp(both, x)[1](x, x), lambda x: ag.vjp(both, x)[1](ct=x)):
+        with pytest.raises(ag.AotgradTypeError, match="its arguments are cts"):
+            wrap(call)(x)

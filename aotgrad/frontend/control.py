@@ -204,7 +204,7 @@ def _eager_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count: 
 def _empty_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef) -> tuple[Any, Any]:
     """No step: what y would be like is found by tracing one."""
     carry, carry_tree = tree_flatten(init)
-    rows = [np.zeros(tuple(x.shape)[1:], dtype_of(x).np) for x in (y if isinstance(y, Tensor) else np.asarray(y) for y in leaves)]
+    rows = [_zero_row(y if isinstance(y, Tensor) else np.asarray(y)) for y in leaves]
     sub = _abstract("scan", lambda c, x: _step_out(f(c, x)), (init, tree_unflatten(tree, rows)))
     Carry("scan", init).compare(sub.out_tree.children[0], [(t.type.shape, t.type.dtype) for t in sub.block.outputs[:len(carry)]])
     made = [np.zeros((0, *v.type.shape), v.type.dtype.np) for v in sub.block.outputs[len(carry):]]
@@ -213,6 +213,11 @@ def _empty_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef) -> tupl
     elif any(isinstance(x, Tensor) for x in (*carry, *leaves)):
         made = [wrap(m, ArrayTensor) for m in made]
     return _owned(init, [*carry, *leaves]), tree_unflatten(sub.out_tree.children[1], made)
+
+
+def _zero_row(x: Any) -> Any:
+    row = np.zeros(tuple(x.shape)[1:], dtype_of(x).np)
+    return wrap(row, type(x)._value_type) if isinstance(x, Tensor) else row
 
 
 def _abstract(name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> Sub:

@@ -301,14 +301,35 @@ def like_name(wrapper: F, f: F, prefix: str) -> F:
     return wrapper
 
 
-def match(trees: Any, tree: TreeDef, what: str) -> list[Any]:
+def match(trees: Any, tree: TreeDef, what: str, of: str = "the inputs") -> list[Any]:
+    """The leaves of ``trees``, which has the structure ``tree``."""
     given, shape = tree_flatten(trees)
     if shape == tree:
         return given
     where = ""
     if len(shape.children) == len(tree.children):
         where = f" (argument {next((i for i, (a, b) in enumerate(zip(shape.children, tree.children)) if a != b), 0)})"
-    raise AotgradValueError(f"{what} do not have the structure of the inputs{where}: {len(given)} array(s) given, {tree.leaves} expected")
+    raise AotgradValueError(f"{what} do not have the structure of {of}{where}: {len(given)} array(s) given, {tree.leaves} expected")
+
+
+def cotangents(trees: Any, tree: TreeDef, wanted: Sequence[bool]) -> list[Any]:
+    """What a pullback is given, one for each result; None may stand for those that are not ``wanted``, as their dtype has no derivative."""
+    given, shape = tree_flatten(trees)
+    there = _there(shape, tree)
+    if there is None or any(w and not t for w, t in zip(wanted, there)):
+        return match(trees, tree, "pullback: the cotangents", "the function's result")
+    it = iter(given)
+    return [next(it) if t else None for t in there]
+
+
+def _there(shape: TreeDef, tree: TreeDef) -> list[bool] | None:
+    """For each leaf of ``tree`` whether ``shape`` has one, or None, there; None where they differ in more."""
+    if tree.kind is None:
+        return [True] if shape.kind is None else [False] if shape.kind == "none" else None
+    if (shape.kind, shape.meta, shape.exact, len(shape.children)) != (tree.kind, tree.meta, tree.exact, len(tree.children)):
+        return None
+    found = [_there(a, b) for a, b in zip(shape.children, tree.children)]
+    return None if None in found else [t for part in found for t in part or ()]
 
 
 def places(tree: TreeDef) -> list[int]:

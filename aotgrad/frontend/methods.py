@@ -38,7 +38,7 @@ from .further import FURTHER, FURTHER_METHODS
 from .numpy_protocol import PUBLIC, array_function, array_ufunc, ordered_reshape, reduction
 from .ordered import ORDERED, ORDERED_METHODS
 from .promotion import is_number
-from .sizes import equal_sizes
+from .sizes import TracedNumber, equal_sizes
 from .trace import Traced, user_loc
 from .views import ViewExtra
 
@@ -94,6 +94,22 @@ def _diag(input: Any, diagonal: int = 0) -> Any:
 
 _diagonal = FUNCTIONS["diag"]
 FUNCTIONS["diag"] = told(functools.update_wrapper(_diag, _diagonal))
+
+
+def _narrow(input: Any, dim: Any, start: Any, length: Any) -> Any:
+    if isinstance(start, Tensor) and not isinstance(start, TracedNumber) and start.ndim == 0:
+        if isinstance(start, Traced) and "_leaf_index" not in start.__dict__:
+            size = input.shape[norm_dim(dim, len(input.shape))]
+            start = FUNCTIONS["where"](start < 0, start + size, start)
+            begin = FUNCTIONS["where"](start < 0, size, start)  # where none of the part is there, the places say so: they would be counted from the end
+            return FUNCTIONS["index_select"](input, dim, begin + factories.arange(length))
+        start = start.__index__()
+    return _narrowed(input, dim, start, length)
+
+
+_narrowed = FUNCTIONS["narrow"]
+FUNCTIONS["narrow"] = told(functools.update_wrapper(_narrow, _narrowed))
+_narrow.__doc__ = f"{_narrowed.__doc__} ``start`` may be a tensor of no dims; in compiled code the part is then a copy."
 
 
 def _of_one_or_two(name: str, pair: str) -> Method:

@@ -15,8 +15,9 @@ from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import differentiating
 
 from . import placement
+from .explained import told_of_arguments
 from .front import FrontBuilder
-from .leaves import F, alias, check_depends, check_float, differentiable, match, name_of, place_of, scalar_output, with_aux
+from .leaves import F, alias, check_depends, check_float, cotangents, differentiable, match, name_of, place_of, scalar_output, with_aux
 from .promotion import is_number
 from .pytree import tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
@@ -135,8 +136,9 @@ def traced_vjp(f: F, xs: Sequence[Any]) -> tuple[Any, F]:
     run = Inline(f, xs, {}, tuple(range(len(xs))))
     run.differentiate()
 
+    @told_of_arguments
     def pullback(cts: Any) -> tuple[Any, ...]:
-        given = match(cts, run.sub.out_tree, "pullback: cotangents")
+        given = cotangents(cts, run.sub.out_tree, [o.type.dtype.is_differentiable for o in run.outs])
         here = current() or run.trace
         b = builder_of(here)
         grads = run.gradients(b, [fitted(b, c, o, here, "a cotangent") if o.type.dtype.is_differentiable else None for c, o in zip(given, run.outs)])

@@ -27,6 +27,7 @@ from .leaves import (
     check_callable,
     check_depends,
     check_float,
+    cotangents,
     differentiable,
     dtype_of,
     flavour_of,
@@ -225,10 +226,9 @@ def vjp(f: F, *xs: Any) -> tuple[Any, F]:
     leaves, tree = tree_flatten(run.out)
 
     @modes.intact
+    @told_of_arguments
     def pullback(cts: Any) -> tuple[Any, ...]:
-        given, shape = tree_flatten(cts)
-        if shape != tree:
-            raise AotgradValueError("pullback: the cotangents do not have the structure of the function's result")
+        given = cotangents(cts, tree, [differentiable(o) for o in leaves])
         with nested():
             checked = [as_tensor_like(c, run.cls, o, "pullback: a cotangent") if differentiable(o) else None for c, o in zip(given, leaves)]
         return tuple(run.pull(leaves, checked))

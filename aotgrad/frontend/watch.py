@@ -94,7 +94,6 @@ class _Survey:
         self.seen: set[int] = set()
         self.functions: dict[int, FunctionType] = {}
         self.wrappers: set[int] = set()
-        self.root = True
         self.work: deque[tuple[Path, Any]] = deque((Path(Fixed(h)), h) for h in holders)
         self.function(f)
         while self.work and len(self.found) < _BREADTH:
@@ -133,8 +132,7 @@ class _Survey:
                 self.function(value)
         if foreign:
             return
-        parts, self.root = _FUNCTION_PARTS[:2] if self.root else _FUNCTION_PARTS, False
-        for name in parts:  # reloading tools give functions new code
+        for name in _FUNCTION_PARTS:  # reloading tools give functions new code
             if (held := getattr(fn, name, None)) is not None:  # they are compared by identity; what they hold is looked at below
                 self.seen.add(id(held))
                 self.work.append((Path(Fixed(fn)).attribute(name), held))
