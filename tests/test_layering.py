@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,24 +46,34 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-TREES = {name: ast.parse(path.read_text(encoding="utf-8"), str(path)) for name, path in MODULES.items()}
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Every module as a tree; made by the first test that asks, as other processes that collect tests have no use for them."""
+    return {name: ast.parse(path.read_text(encoding="utf-8"), str(path)) for name, path in MODULES.items()}
+
+
+def below(tree: ast.AST, above: Callable[[ast.AST], bool]) -> set[ast.AST]:
+    """The import statements in what ``above`` holds of."""
+    found, todo = set[ast.AST](), [(tree, False)]
+    while todo:
+        node, deep = todo.pop()
+        if deep and isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.add(node)
+        deep = deep or above(node)
+        todo += [(child, deep) for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+    return found
 
 
 def under_functions(tree: ast.Module) -> set[ast.AST]:
     """The import statements that stand inside a function."""
-    inside: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            inside.update(n for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom)))
-    return inside
+    return below(tree, lambda node: isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
 def for_types(tree: ast.Module) -> set[ast.AST]:
     """The import statements under ``if TYPE_CHECKING``: they never run, so they make no cycle (but may not point upwards)."""
-    return {
-        n for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom))
-    }
+    return below(tree, lambda node: isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
 
 
 def targets(module: str, node: ast.AST) -> Iterator[str]:
@@ -80,17 +92,21 @@ def targets(module: str, node: ast.AST) -> Iterator[str]:
             yield full if full in MODULES else base
 
 
-INSIDE = {module: under_functions(tree) for module, tree in TREES.items()}
-FOR_TYPES = {module: for_types(tree) for module, tree in TREES.items()}
-IMPORTS = {
-    module: [(node, target) for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)) for target in targets(module, node)]
-    for module, tree in TREES.items()
-}
+@functools.cache
+def inside(module: str) -> set[ast.AST]:
+    return under_functions(trees()[module])
 
 
+@functools.cache
+def of_types(module: str) -> set[ast.AST]:
+    return for_types(trees()[module])
+
+
+@functools.cache
 def imports(module: str) -> list[tuple[ast.Import | ast.ImportFrom, str]]:
     """Every import statement of a module with each module that it names."""
-    return IMPORTS[module]
+    found: list[Any] = sorted(below(trees()[module], lambda node: True), key=lambda node: node.lineno)  # type: ignore[attr-defined]
+    return [(node, target) for node in found for target in targets(module, node)]
 
 
 def where(module: str, node: ast.stmt) -> str:
@@ -120,7 +136,7 @@ def test_only_the_allowed_packages_are_used() -> None:
 def test_no_imports_inside_functions() -> None:
     hidden = [
         f"{where(m, node)} imports {t}" for m in MODULES for node, t in imports(m)
-        if node in INSIDE[m] and t.split(".")[0] not in LAZY
+        if node in inside(m) and t.split(".")[0] not in LAZY
     ]
     assert not hidden, "\n".join(hidden)
 
@@ -130,14 +146,14 @@ def test_compiler_libraries_have_one_lazy_door_each() -> None:
     for m in MODULES:
         for node, target in imports(m):
             top = target.split(".")[0]
-            if top in LAZY and node not in FOR_TYPES[m]:
-                assert node in INSIDE[m], f"{where(m, node)}: {top} must be imported on first use"
+            if top in LAZY and node not in of_types(m):
+                assert node in inside(m), f"{where(m, node)}: {top} must be imported on first use"
                 doors[top].add(m)
     assert all(len(found) == 1 for found in doors.values()), doors
 
 
 def test_no_cycles() -> None:
-    graph = {m: sorted({t for n, t in imports(m) if t in MODULES and t != m and n not in FOR_TYPES[m]}) for m in MODULES}
+    graph = {m: sorted({t for n, t in imports(m) if t in MODULES and t != m and n not in of_types(m)}) for m in MODULES}
     done: set[str] = set()
     for start in graph:
         path: list[str] = []
@@ -171,7 +187,7 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def test_functions_are_short() -> None:
     long = [
-        f"{where(m, f)} {f.name}: {length(f)} lines" for m, tree in TREES.items() for f in ast.walk(tree)
+        f"{where(m, f)} {f.name}: {length(f)} lines" for m, tree in trees().items() for f in ast.walk(tree)
         if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) and length(f) > MAX_FUNCTION
     ]
     assert not long, "\n".join(long)
@@ -205,7 +221,7 @@ LOADERS = {  # they load modules by name, at first use: of this package, or the 
 
 
 def test_modules_are_loaded_by_name_in_few_places() -> None:
-    found = {m for m, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "import_module"}
+    found = {m for m, tree in trees().items() for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "import_module"}
     assert found <= LOADERS, found - LOADERS
     assert "aotgrad_runtime.later" in found
     doors = {m for m in MODULES for _, t in imports(m) if t == "aotgrad_runtime.later"}
