@@ -19,6 +19,7 @@ from aotgrad.ir.core import Block, Func
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import vjp_inline
 from aotgrad.ir.transforms.rewrite import substitute_func
+from aotgrad_runtime.dtypes import as_dtype
 
 assert ops
 RNG = np.random.default_rng(0)
@@ -198,6 +199,31 @@ def test_concatenate_writes_pieces_in_place() -> None:
     assert p.meta["workspace"] == 0 and [k["kind"] for k in p.meta["kernels"]] == ["loop", "loop"]
     x, y = RNG.normal(size=5), RNG.normal(size=0)
     np.testing.assert_allclose(p(x, y), np.concatenate([np.exp(x), np.sin(y)]), rtol=1e-15)
+
+
+FLAT: dict[str, Any] = {
+    "cumsum": lambda b, p: b.cumsum(b.reshape(p, shape=(p.type.shape[0] * p.type.shape[1],)), dim=0),
+    "take": lambda b, p: b.take(b.reshape(p, shape=(12,)), b.iota(shape=(5,), dim=0, dtype=as_dtype("int64")), dim=0),
+    "rows": lambda b, p: b.take(p, b.iota(shape=(2,), dim=0, dtype=as_dtype("int64")), dim=0),
+    "product": lambda b, p: b.dot(b.reshape(p, shape=(4, 3)), b.reshape(p, shape=(3, 4))), "itself": lambda b, p: p, "reshaped": lambda b, p: b.reshape(p, shape=(2, 6)),
+    "argmax": lambda b, p: b.argmax(b.reshape(p, shape=(12,)), dim=0), "another": lambda b, p: b.concatenate(p, p, dim=0),
+    "flattened twice": lambda b, p: b.cumsum(b.reshape(b.reshape(p, shape=(1, 3, 4)), shape=(12,)), dim=0),
+}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
+@pytest.mark.parametrize("kind", ["elementwise", "reduction"])
+@pytest.mark.parametrize("name", FLAT)
+def test_pieces_of_a_concatenation_are_read_where_they_lie(name: str, kind: str, first: bool) -> None:
+    """Along dim 1 the rows of a piece lie among those of the others: who reads it as one run of numbers has a copy."""
+    def body(b: Any, x: Any, z: Any) -> Any:
+        p = b.sin(x) if kind == "elementwise" else b.sum(z, dims=(2,))
+        outs = [FLAT[name](b, p)] if first else []
+        outs.append(b.concatenate(p, x, b.exp(x), dim=1))
+        return tuple(outs if first else [*outs, FLAT[name](b, p)])
+
+    func = standard(build("f", [tensor_type([3, 4]), tensor_type([3, 4, 2])], body))
+    agree(func, Program(func), RNG.normal(size=(3, 4)), RNG.normal(size=(3, 4, 2)))
 
 
 def test_views_of_a_product_cost_nothing() -> None:

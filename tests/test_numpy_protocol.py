@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,55 @@ def test_dtypes_and_containers_are_numpys(f: Callable[[Any], Any], dtype: Any) -
     for g, w in zip(*((v if isinstance(v, (list, tuple)) else [v]) for v in (got, want)), strict=True):
         assert g.dtype == w.dtype
         np.testing.assert_allclose(g, w, rtol=1e-6)
+
+
+REFUSED = {"reciprocal": ("int64", "int32", "bool"), "round": ("bool",), "positive": ("bool",), "negative": ("bool",)}  # an error there or in NumPy, or both
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's own, of logarithms of 0 and the like
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
+def test_integers_and_bools_are_data_of_every_function(dtype: str, tmp_path: Path) -> None:
+    """All functions in one program: compiled, by the interpreter, and in a library; values, shapes and dtypes are NumPy's.
+
+    What NumPy computes of bools in float16 is float64 here.
+    """
+    rng = np.random.default_rng(4)
+    x, y = rng.integers(-3, 5, (3, 4)).astype(dtype), rng.integers(1, 4, (3, 4)).astype(dtype)
+    wanted: dict[str, Any] = {}
+    calls: dict[str, Any] = {}
+
+    def add(name: str, f: Callable[..., Any], *views: Callable[[Any], Any]) -> None:
+        def call(*given: Any) -> Any:
+            return f(*(view(g) for view, g in zip(views, given)))
+
+        try:
+            wanted[name] = call(x, y)
+        except TypeError:
+            return
+        calls[name] = call
+
+    for name, f in ONE.items():
+        if dtype not in REFUSED.get(name, ()):
+            add(name, f, (lambda v: v[:, :3]) if name in ("trace", "diag") else lambda v: v)
+    for name, f in TWO.items():
+        add(f"{name} of two", f, *([lambda v: v[0], lambda v: v[1]] if name == "vdot" else [lambda v: v] * 2))
+    assert len(calls) > 120
+
+    def everything(x: Any, y: Any) -> Any:
+        return [call(x, y) for call in calls.values()]
+
+    def flat(results: Any) -> list[Any]:
+        return [np.asarray(v) for r in results for v in (r if isinstance(r, (tuple, list)) else [r])]
+
+    compiled = ag.compile(everything, verify=1)  # which compares with the interpreter
+    labels = [name for name, r in wanted.items() for _ in (r if isinstance(r, (tuple, list)) else [r])]
+    for name, got, want in zip(labels, flat(compiled(x, y)), flat(wanted.values()), strict=True):
+        half = want.dtype == np.float16
+        assert got.shape == want.shape and (got.dtype == want.dtype or half and got.dtype == np.float64), name
+        np.testing.assert_allclose(got, want, rtol={2: 1e-3, 4: 1e-6}.get(want.dtype.itemsize, 1e-13), err_msg=name)
+    built = ag.aot.build(everything, [f"{n}: {dtype.replace('int', 'i')}[3, 4]" for n in "xy"], out=tmp_path, name="ints", emit="so")
+    for name, got, want in zip(labels, ag.load(built.library).ints(x, y), flat(compiled(x, y)), strict=True):
+        np.testing.assert_array_equal(got, want, err_msg=name)
 
 
 def test_an_average_of_infinities_has_finite_weights() -> None:

@@ -465,6 +465,15 @@ class _Analysis:
 
     # ---- elementwise ----------------------------------------------------------------------------------------------------------------
 
+    def _readers(self, v: Value, pos: int) -> list[tuple[Item, How]]:
+        """Who reads ``v``, itself and not a copy: rows of a piece lie among those of the others in a concatenation, and are no memory for who wants them in turn."""
+        whole, dim, _ = self.plan.claims.get(v, (v, 0, 0))
+        if not size_one(v.type.shape[:dim]):
+            self._split_copies(v, [u for u in self.uses[v] if u[1] in ("dense", "out") and u[0].op is not whole.op], pos)
+        if any(h == "inplace" for _, h in self.uses[v]):
+            self._inplace(v, pos)
+        return self.uses[v]
+
     def _inplace(self, v: Value, pos: int) -> None:
         """Decides which writer may overwrite the buffer of ``v``; the others get copies, made before it writes."""
         uses = self.uses[v]
@@ -498,9 +507,7 @@ class _Analysis:
 
     def _ew(self, op: Op, pos: int) -> None:
         v = op.result
-        if any(h == "inplace" for _, h in self.uses[v]):
-            self._inplace(v, pos)
-        uses = self.uses[v]
+        uses = self._readers(v, pos)
         if not uses:
             return
         mem = any(isinstance(h, str) for _, h in uses)
@@ -629,9 +636,7 @@ class _Analysis:
 
     def _red(self, op: Op, pos: int) -> None:
         v, x = op.result, op.operands[0]
-        if any(h == "inplace" for _, h in self.uses[v]):
-            self._inplace(v, pos)
-        uses = self.uses[v]
+        uses = self._readers(v, pos)
         if not uses:
             return
         nest = self._row_nest(op, uses)
@@ -742,11 +747,9 @@ class _Analysis:
         o = item.args[i]
         if o in item.pairs:
             copy = Op("stop_gradient", [o], [o.type])
-            self.plan.kind[copy] = "ew"
-            item.args[i] = copy.result
+            self.plan.kind[copy], item.args[i] = "ew", copy.result
             self._as(copy.result, o)
-            item.pairs[copy.result] = result
-            self.plan.over[result] = copy.result
+            item.pairs[copy.result], self.plan.over[result] = result, copy.result
             self.uses[copy.result] = [(item, "dense")]
             self._ew(copy, pos)
             return
@@ -766,16 +769,13 @@ class _Analysis:
         start: DimLike = 0
         for p in op.operands:
             direct = p.op is not None and plan.kind.get(p.op) in ("ew", "red") and p not in plan.claims and p not in self.out_roots
-            piece = p if direct else Op("stop_gradient", [p], [p.type]).result
+            made = Op("stop_gradient", [p], [p.type])
+            piece = p if direct else made.result
             plan.claims[piece] = (op.result, dim, start)
-            if direct:
-                self._request(p, item, "dense")
-            else:
-                made = piece.op
-                assert made is not None
+            self._request(piece, item, "dense")
+            if not direct:
                 plan.kind[made] = "ew"
                 self._as(piece, p)
-                self.uses[piece] = [(item, "dense")]
                 self._ew(made, pos)
             start = start + p.type.shape[dim]
 
