@@ -50,7 +50,7 @@ def check_writable(x: Any, name: str, history: bool) -> None:
 def leaf_shown(x: Any) -> Any:
     """The leaf that requires grad whose memory ``x`` shows, itself or as a view; None where there is none."""
     at = x
-    while at is not None and (not at._requires_grad or at._node is not None or isinstance(at, (Traced, Dual))):
+    while at is not None and (not at._requires_grad or at._node is not None or isinstance(at, (Traced, Dual)) or at._extra is not None and at._extra.adrift):
         at = parent_of(at)
     return at
 
@@ -384,7 +384,7 @@ def _become(x: Any, out: Any, before: Any) -> None:
         if field in vars(own):
             setattr(extra, field, getattr(own, field))
     before._extra.retains = False
-    extra.base = before._extra.base
+    extra.base, extra.adrift = before._extra.base, own.adrift
     extra.made = own.made if isinstance(own, ViewExtra) else None
     leaf = x._node is None and x._requires_grad  # without recording: it stays one
     if isinstance(x, Traced):

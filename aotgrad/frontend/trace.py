@@ -317,6 +317,8 @@ class tracing:
     def __exit__(self, *exc: object) -> None:
         self.sizes.__exit__()
         _stack.traces.pop()
+        if self.trace not in _stack.traces:  # it has ended; what it knows of calls refers to it
+            self.trace.calls.clear()
 
 
 def _left(x: Traced) -> AotgradTypeError | None:

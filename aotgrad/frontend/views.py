@@ -6,7 +6,8 @@ import weakref
 from typing import Any
 
 from aotgrad_runtime import modes
-from aotgrad_runtime.tape import Extra, VersionCell, cell_of
+from aotgrad_runtime.tape import Extra, VersionCell, cell_of, drift
+from aotgrad_runtime.tensor import ArrayTensor
 
 __all__ = ["ViewExtra", "mark_view"]
 
@@ -58,3 +59,5 @@ def mark_view(out: Any, parent: Any, how: Any, place: int = 0) -> None:
     if len(views) >= 16 and len(views) & (len(views) - 1) == 0:  # now and then the dead go
         views[:] = [r for r in views if r() is not None]
     views.append(weakref.ref(out))
+    if extra.base is not None and extra.base._requires_grad and out._node is None and not isinstance(out, ArrayTensor):
+        drift(out, True)

@@ -19,7 +19,7 @@ from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError
 
 __all__ = [
     "AccumulateGrad", "Edge", "Extra", "FREED", "Freed", "Hooks", "Memory", "NO_EDGE", "Node", "NodeExtra", "RemovableHandle", "SavedArray", "Value", "VersionCell",
-    "accumulate", "cell_of", "data_slot", "edge_of", "edges_of", "extra_of", "installed", "next_sequence", "node_extra_of",
+    "accumulate", "cell_of", "data_slot", "drift", "edge_of", "edges_of", "extra_of", "follow", "installed", "next_sequence", "node_extra_of",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -175,6 +175,7 @@ class Extra:
     retains = False
     inference = False
     pointed = False  # its address was given away
+    adrift = False  # a view without history of a tensor that requires grad: it does so too, and its gradient goes nowhere
     accumulator: weakref.ref[AccumulateGrad] | None = None
 
 
@@ -421,14 +422,16 @@ class AccumulateGrad(Node):
         return ()
 
 
-def accumulator_of(leaf: Value) -> AccumulateGrad:
-    """The one ``AccumulateGrad`` of a leaf while any graph uses it."""
+def accumulator_of(leaf: Value) -> AccumulateGrad | None:
+    """The one ``AccumulateGrad`` of a leaf while any graph uses it; None for a view without history, see ``Extra.adrift``."""
     extra = leaf._extra
     if extra is None:
         extra = leaf._extra = Extra()
     ref = extra.accumulator
     node = None if ref is None else ref()
     if node is None:  # made as by AccumulateGrad(leaf), at a third of its cost: every graph on a leaf begins here
+        if extra.adrift:
+            return None
         node = _new(AccumulateGrad)
         node.next_functions = ()
         node._saved = node._extra = None
@@ -436,6 +439,28 @@ def accumulator_of(leaf: Value) -> AccumulateGrad:
         node.variable = leaf
         extra.accumulator = _weak(node)
     return node
+
+
+def drift(view: Value, on: bool) -> None:
+    """A view without history requires grad where the tensor that it shows does, as in PyTorch."""
+    extra = extra_of(view)
+    if view._node is None and (extra.adrift or not view._requires_grad) and view._dtype.is_differentiable:
+        view._requires_grad = extra.adrift = on
+
+
+def follow(value: Value) -> None:
+    """After ``requires_grad`` of a leaf was set: its views, or what it is a view of, may say otherwise."""
+    extra = value._extra
+    if extra is None:
+        return
+    extra.adrift = False
+    if extra.base is not None:
+        drift(value, extra.base._requires_grad)
+    elif extra.cell is not None and extra.cell.views is not None:
+        for ref in extra.cell.views:
+            view = ref()
+            if view is not None and view._extra is not None and view._extra.base is value:
+                drift(view, value._requires_grad)
 
 
 def edge_of(value: Value) -> Edge:

@@ -266,7 +266,8 @@ class Tensor(Value, TensorMethods):
             raise AotgradRuntimeError(f"only Tensors of floating point and complex dtype can require gradients, not {self._dtype.name}; convert it first")
         if value and self.is_inference() and not modes.state.inference:
             raise AotgradRuntimeError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed. Clone it to get a normal tensor.")
-        self._requires_grad = bool(value)
+        self._requires_grad = value
+        tape.follow(self)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Sets ``requires_grad`` and returns the tensor. Raises ``AotgradTypeError`` for what is no bool."""
