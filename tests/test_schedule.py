@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lowering_harness import Program
 
-from aotgrad.codegen import llvm, schedule
+from aotgrad.codegen import emit, schedule
 from aotgrad.codegen.schedule import scheduled
 from aotgrad.codegen.target import Target
 from aotgrad.ir import ops, tensor_type
@@ -72,9 +72,9 @@ def test_results_keep_their_bits(dtype: str, target: str, monkeypatch: pytest.Mo
         seen.append(schedule.scheduled(text) != text)
         return schedule.scheduled(text)
 
-    monkeypatch.setattr(llvm, "scheduled", watched)
+    monkeypatch.setattr(emit, "scheduled", watched)
     fast = Program(func, Target.named(target))
-    monkeypatch.setattr(llvm, "scheduled", lambda text: text)
+    monkeypatch.setattr(emit, "scheduled", lambda text: text)
     slow = Program(func, Target.named(target))
     assert seen == [True]
     for n in (0, 1, 7, 9, 1000):

@@ -12,7 +12,7 @@ from native_table import agree
 from test_lowering_control import scan
 
 import aotgrad as ag
-from aotgrad.codegen import prepare, sharing
+from aotgrad.codegen import prepare, sharing, unlooped
 from aotgrad.ir import build, interp, tensor_type
 from aotgrad.ir.core import Block, Func
 from aotgrad.ir.dims import symbol
@@ -51,7 +51,7 @@ def products(func: Func) -> tuple[list[Any], list[Any]]:
 def kept_in(func: Func, monkeypatch: pytest.MonkeyPatch) -> Program:
     """The program whose products stay where they are."""
     with monkeypatch.context() as m:
-        m.setattr(prepare, "unloop", lambda *_: None)
+        m.setattr(unlooped, "unloop", lambda *_: None)
         return Program(func)
 
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aotgrad_runtime.cache import ObjectCache, default_folder
 from aotgrad_runtime.records import record
@@ -22,9 +22,11 @@ from .emit import conv_kernels, gemm_dtypes, module
 from .lower import Lowered, lower
 from .options import Options
 from .report import shown
-from .steps import Step
 from .target import Target
 from .work import many_rounds
+
+if TYPE_CHECKING:
+    from .steps import Step
 
 __all__ = ["Compiled", "Options", "compile_func", "compile_lowered", "kernel_objects", "steps", "texts"]
 

@@ -24,8 +24,7 @@ from ..ir.core import Block, Func, Value
 from ..ir.dims import DimLike
 from .kernel_core import CMPF, CMPI, Index, Loop, constant_of
 from .kernel_core import KernelBuilder as _KernelBuilder
-from .kernel_spec import MATH_OPS
-from .kernel_types import INDEX, KType, as_ktype, memref, register, with_lanes
+from .kernel_types import INDEX, MATH_OPS, KType, as_ktype, memref, register, with_lanes
 
 __all__ = [
     "Index", "Kernel", "KernelBuilder", "KType", "Loop", "ScalarBuilder", "as_ktype", "constant_of", "function", "helper", "memref",

@@ -16,9 +16,9 @@ from typing import Any, Final
 from aotgrad_runtime.errors import AotgradTypeError
 
 from ..ir.core import Block, Func, Op, Value
-from .kernel_types import KType, as_ktype
+from .kernel_types import MATH_OPS, KType, as_ktype
 
-__all__ = ["MATH_OPS", "RULES", "SpecError", "verify"]
+__all__ = ["RULES", "SpecError", "verify"]
 
 
 class SpecError(AotgradTypeError):
@@ -277,9 +277,6 @@ def _call(op: Op, ins: Types, outs: Types) -> str | None:
     return f"of {callee} takes {want}, not {list(ins)}" if want is not None and (list(ins) != want or outs) else None
 
 
-MATH_OPS: Final = frozenset((
-    "absf", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor", "fma",
-    "log", "log10", "log1p", "log2", "powf", "round", "roundeven", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"))
 _ARITY: Final = {"fma": 3, "atan2": 2, "powf": 2, "copysign": 2}
 
 RULES: Final[dict[str, Rule]] = {

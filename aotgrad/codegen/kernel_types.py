@@ -13,7 +13,7 @@ from aotgrad_runtime import dtypes
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError
 
-__all__ = ["INDEX", "KType", "as_ktype", "memref", "register", "with_lanes"]
+__all__ = ["INDEX", "MATH_OPS", "KType", "as_ktype", "memref", "register", "with_lanes"]
 
 
 class KType(str):
@@ -41,6 +41,10 @@ class KType(str):
         return 64 if self.dtype is None else 1 if self.dtype.kind == "b" else 8 * self.dtype.itemsize
 
 
+#: Functions of floats: ``math.NAME``.
+MATH_OPS: Final = frozenset((
+    "absf", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor", "fma",
+    "log", "log10", "log1p", "log2", "powf", "round", "roundeven", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"))
 INDEX: Final = KType("index", None, "index")
 
 

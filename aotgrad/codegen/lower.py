@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aotgrad_runtime.dtypes import int8
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
@@ -26,13 +26,15 @@ from .kernel import Kernel, KernelBuilder, function
 from .loops import NestEmitter, scalar_of
 from .lowering_kernels import emit_kernel
 from .nest import Context
-from .once import LEAST, Cut, Kept, KeptStore, block_type, cut, once_name
 from .planning import analyse
 from .regions import region_of
 from .report import describe
 from .scalarise import scalarise
-from .steps import Step, step_of
 from .target import Target
+
+if TYPE_CHECKING:
+    from .once import Cut, Kept, KeptStore
+    from .steps import Step
 
 __all__ = ["Lowered", "Module", "lower", "lower_block"]
 
@@ -141,18 +143,18 @@ def _whole(module: Module, k: Kernel, func: Func, ins: Sequence[Access], work: W
 
 def _with_once(func: Func, module: Module, constant: Sequence[int], over: Sequence[tuple[int, int]]) -> Lowered | None:
     """The function without what its constant arguments give alone, and the one that computes that; None where it is too little."""
-    parts = cut(func, constant)
+    parts = later.once.cut(func, constant)
     main, own = parts.main, len(func.args)
     k = function(module.name, [*(t.dtype for t in func.arg_types), int8], [t.dtype for t in _results(func, over)], func.symbols())
-    kept = module.kept = Kept(k.inputs[-1], KernelBuilder(Block()), {})
+    kept = module.kept = later.once.Kept(k.inputs[-1], KernelBuilder(Block()), {})
     ins = _arguments(k, func, over)
     kept.sources.update((ins[i].store, n) for n, i in enumerate(parts.constant))
-    made = [KeptStore(kept, t, f"kept{i}") for i, t in enumerate(main.arg_types[own:])]
+    made = [later.once.KeptStore(kept, t, f"kept{i}") for i, t in enumerate(main.arg_types[own:])]
     kept.sources.update((store, len(parts.constant) + n) for n, store in enumerate(made))
     report, steps = len(module.report), None if module.steps is None else len(module.steps)
     work = Workspace(k.kb, k.workspace)
     entry = _whole(module, k, main, [*ins, *(dense(s, s.type) for s in made)], work, over, func.arg_types)
-    if kept.size < LEAST:
+    if kept.size < later.once.LEAST:
         module.kept = None
         module.funcs.clear()
         del module.report[report:]
@@ -162,13 +164,13 @@ def _with_once(func: Func, module: Module, constant: Sequence[int], over: Sequen
             module.regions.clear()
         return None
     k.func.body.ops[:0] = kept.head.block.ops
-    entry = replace(entry, inputs=(*func.arg_types, block_type(kept.size)))
+    entry = replace(entry, inputs=(*func.arg_types, later.once.block_type(kept.size)))
     return Lowered(module.funcs, entry, module, func, _once(parts, kept, made, module), parts.constant)
 
 
 def _once(parts: Cut, kept: Kept, made: Sequence[KeptStore], main: Module) -> Lowered:
     """What fills the block: values that are read go there at once, those that are packed alone into the workspace."""
-    func, name = parts.once, once_name(main.name)
+    func, name = parts.once, later.once.once_name(main.name)
     module = Module(name, main.target, checks=main.checks)
     k = function(name, [t.dtype for t in func.arg_types], [int8], ())
     work = Workspace(k.kb, k.workspace)
@@ -183,7 +185,7 @@ def _once(parts: Cut, kept: Kept, made: Sequence[KeptStore], main: Module) -> Lo
     k.kb.ret()
     work.settle()
     module.funcs.insert(0, k.func)
-    return Lowered(module.funcs, Entry(name, tuple(func.arg_types), (block_type(kept.size),), (), work.total), module, func)
+    return Lowered(module.funcs, Entry(name, tuple(func.arg_types), (later.once.block_type(kept.size),), (), work.total), module, func)
 
 
 def _countable(func: Func) -> None:
@@ -231,7 +233,7 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
         t = plan.outputs[j].type
         later.lowering_index.elementwise(cx, t.shape, places[:1], lambda k, x: x, places[1])
         if module.steps is not None:
-            module.steps.append(Step(["copy"], [], t.size * t.dtype.itemsize, t.size * t.dtype.itemsize, dtype=str(t.dtype.mlir)))
+            module.steps.append(later.steps.Step(["copy"], [], t.size * t.dtype.itemsize, t.size * t.dtype.itemsize, dtype=str(t.dtype.mlir)))
     buffers.leave(None)
     for store in spilled:
         work.give_back(store)
@@ -255,7 +257,7 @@ def _emit_described(cx: Context, item: Item, steps: list[Step]) -> None:
     before, cx.module.steps = len(cx.report), inside
     _emit(cx, item)
     cx.module.steps = steps
-    step = step_of(cx, item, cx.report[before:], inside)
+    step = later.steps.step_of(cx, item, cx.report[before:], inside)
     if step is not None:
         steps.append(step)
 

@@ -10,7 +10,7 @@ from aotgrad_runtime.dtypes import float16, float32, int64
 
 from ..ir.builder import Builder
 from ..ir.core import Block, Op, Value
-from .unlooped import unloop
+from . import later
 from .windows import overlays
 
 __all__ = ["prepare"]
@@ -116,7 +116,7 @@ def prepare(block: Block) -> tuple[list[Op], Sequence[Value]]:
             aside = Block()
             env[op.result] = turns.make(Builder(aside), op)
             ops += aside.ops
-        elif op.name == "scan" and (found := unloop(Builder(aside := Block(), op.loc), op, operands)) is not None:
+        elif op.name == "scan" and (found := later.unlooped.unloop(Builder(aside := Block(), op.loc), op, operands)) is not None:
             env.update(zip(op.results, found))
             ops += aside.ops
         elif operands != op.operands:

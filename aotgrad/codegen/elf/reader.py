@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import field
-from typing import NamedTuple
 
 from aotgrad_runtime.errors import AotgradValueError
 from aotgrad_runtime.records import record
@@ -14,7 +13,8 @@ from . import format as elf
 MAX_ALIGN = 4096
 
 
-class Reloc(NamedTuple):
+@record(eq=False)
+class Reloc:
     """One entry of a .rela section."""
 
     offset: int
@@ -23,7 +23,8 @@ class Reloc(NamedTuple):
     addend: int
 
 
-class Symbol(NamedTuple):
+@record(eq=False)
+class Symbol:
     """One entry of the symbol table; ``section`` is an index, SHN_UNDEF or SHN_ABS."""
 
     name: str
@@ -61,7 +62,8 @@ class _Damaged(Exception):
     """What is wrong with the object being read."""
 
 
-class _Header(NamedTuple):
+@record(eq=False)
+class _Header:
     name: int
     type: int
     flags: int

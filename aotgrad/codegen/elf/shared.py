@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import field
-from typing import NamedTuple
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.loader import NOTE_SIZE, empty_note, seal
@@ -59,7 +58,8 @@ class _Out:
     data: bytes | bytearray | None = None
 
 
-class _Segment(NamedTuple):
+@record(eq=False)
+class _Segment:
     """A PT_LOAD: sections that share rights."""
 
     flags: int
@@ -287,7 +287,8 @@ class _Image:
 
     def _program_headers(self) -> bytes:
         page, loads, others = self.machine.page, b"", b""  # PT_LOAD comes first, in the order of addresses
-        for number, (flags, outs) in enumerate(self.segments):
+        for number, segment in enumerate(self.segments):
+            flags, outs = segment.flags, segment.sections
             first, last = outs[0], outs[-1]
             start = 0 if not number else first.addr
             offset = 0 if not number else first.offset

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
 from ...ir.core import Func, walk
-from .. import vmath
+from .. import later, vmath
+from ..schedule import scheduled
 from ..target import Target
 from .entry import Entry, Gemm, entry_text
-from .flush import flush_text
-from .function import FunctionEmitter, ModuleState
+from .function import LONG, FunctionEmitter, ModuleState
 from .ops import TABLE
-from .pieces import LONG, define_in_pieces
 
 __all__ = ["TABLE", "Entry", "Gemm", "conv_kernels", "gemm_dtypes", "module"]
 
@@ -84,18 +83,19 @@ def module(funcs: Sequence[Func], entry: Entry | Sequence[Entry], target: Target
         if len(f.outputs) > 1:
             raise AotgradTypeError(f"kernel function {f.name} gives {len(f.outputs)} values; one or none can be returned")
         long = status and len(f.body.ops) > LONG
-        bodies.append(define_in_pieces(state, f, TABLE) if long else FunctionEmitter(state, status, TABLE).define(f))
+        bodies.append(later.emit__pieces.define_in_pieces(state, f, TABLE) if long else FunctionEmitter(state, status, TABLE).define(f))
     for e in entries:
         bodies += entry_text(e, state)
     flushing = any(e.flush for e in entries)
-    memory = (_MEMORY if any(e.plain for e in entries) else "") + (flush_text(target) if flushing else "")
+    memory = (_MEMORY if any(e.plain for e in entries) else "") + (later.emit__flush.flush_text(target) if flushing else "")
     width = target.vector_bits
     folded = '"denormal-fp-math"="preserve-sign,preserve-sign" ' if flushing else ""
     attributes = f'attributes #0 = {{ nounwind "no-builtins" {folded}"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}" }}'
     simd = vmath.module_text(state.vfuncs.values()) if state.vfuncs else ""
     known = set(simd.splitlines()) if simd else set()
     declares = [line for line in state.declares if line not in known]
-    return "\n".join([f'target triple = "{target.triple}"', *declares, simd, *bodies, *state.jobs, *state.thunks.values(), memory, *extra, attributes, ""])
+    text = "\n".join([f'target triple = "{target.triple}"', *declares, simd, *bodies, *state.jobs, *state.thunks.values(), memory, *extra, attributes, ""])
+    return scheduled(text) if state.written else text
 
 
 def conv_kernels(funcs: Sequence[Func]) -> dict[str, str]:

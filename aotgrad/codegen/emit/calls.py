@@ -38,12 +38,13 @@ def math_op(e: FunctionEmitter, op: Op) -> None:
 def _simd(e: FunctionEmitter, op: Op, name: str, elem: str, lanes: int) -> None:
     if name not in vmath.NAMES or elem not in ("f64", "f32"):
         raise AotgradNotImplementedError(f"{name} of {elem} has no SIMD function; known are {', '.join(sorted(vmath.NAMES))} of f64 and f32")
-    key = f"{name} {elem} {lanes}"
-    found = e.state.vfuncs.get(key)
-    if found is None:
-        found = e.state.vfuncs[key] = vmath.function(name, elem, lanes, e.state.target.vector_bits == 512)
-    args = ", ".join([e.typed(o) for o in op.operands])
-    e.names[op.results[0]] = e.put(f"call {llvm_type(op.results[0].type)} @{found.symbol}({args}){'' if e.may_inline() else ' noinline'}")
+    found = vmath.function(name, elem, lanes, e.state.target.vector_bits == 512)
+    if e.may_inline():
+        e.names[op.results[0]] = e.write(found, [e.names[o] for o in op.operands])
+    else:
+        e.state.vfuncs[found.symbol] = found
+        args = ", ".join([e.typed(o) for o in op.operands])
+        e.names[op.results[0]] = e.put(f"call {llvm_type(op.results[0].type)} @{found.symbol}({args}) noinline")
 
 
 def call_op(e: FunctionEmitter, op: Op) -> None:

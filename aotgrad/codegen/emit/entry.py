@@ -10,9 +10,9 @@ from ...ir import dims as dimlib
 from ...ir.core import Block
 from ...ir.dims import DimLike
 from ...ir.types import TensorType
+from .. import later
 from ..kernel_core import KernelBuilder
 from ..kernel_types import INDEX
-from .flush import flushed_call
 from .function import CALL_INFO, FunctionEmitter, ModuleState, inner_name
 from .ops import TABLE
 
@@ -134,7 +134,7 @@ def _call(entry: Entry, state: ModuleState) -> str:
     args, callee = [*(f"ptr {p}" for p in pointers), *(f"i64 {s}" for s in sizes), f"ptr {workspace}"], inner_name(entry.kernel or entry.name)
     if entry.flush:
         e.entry.append("  %own = alloca [15 x i64], align 8")
-    e.lines += flushed_call(callee, args) if entry.flush else [f"  %status = call i32 @{callee}({', '.join([*args, 'ptr %call'])})"]
+    e.lines += later.emit__flush.flushed_call(callee, args) if entry.flush else [f"  %status = call i32 @{callee}({', '.join([*args, 'ptr %call'])})"]
     return "\n".join([f"define i32 @{entry.name}(ptr %call) #0 {{", "entry:", *e.entry, *e.lines, "  ret i32 %status", "}"])
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from ...ir.core import Block, Func, Op, Value
 from ..kernel_types import as_ktype
 from ..target import Target
+from ..vmath import VFunc
 from .text import const_text, llvm_type
 
 __all__ = ["FunctionEmitter", "ModuleState", "inner_name"]
@@ -19,9 +19,11 @@ CTX_POLL, CTX_HOOK, CTX_HOOK_STATE = 0, 16, 24  # byte offsets in ag_ctx
 INTERRUPTED = 5
 # LLVM's scheduler and register allocator take more than linear time in the length of a basic block; at this length 40,000 ops compile twice as fast.
 BLOCK_OPS = 200
+# Ops of a straight kernel from which it is cut into pieces.
+LONG = 2000
 # Ops of a straight kernel that is inlined into its entry, which saves half a nanosecond of two.
 TINY = 64
-# Calls of SIMD functions that are inlined in one function, outside loops and in them; beyond that code size and compile time are not worth it.
+# Calls of SIMD functions that are written into one function, outside loops and in them; beyond that code size and compile time are not worth it.
 INLINE_OUTSIDE, INLINE_IN_LOOPS = 16, 64
 
 
@@ -37,7 +39,8 @@ class ModuleState:
         self.funcs = {f.name: f for f in funcs}
         self.target = target
         self.declares: dict[str, None] = {}
-        self.vfuncs: dict[str, Any] = {}
+        self.vfuncs: dict[str, VFunc] = {}  # those that are called
+        self.written = False  # whether there is one that is not called, but written where it is needed
         self.thunks: dict[str, str] = {}
         self.jobs: list[str] = []  # definitions that parallel loops need
 
@@ -107,10 +110,22 @@ class FunctionEmitter:
         return name
 
     def may_inline(self) -> bool:
-        """Whether one more SIMD function is to be inlined here."""
+        """Whether one more SIMD function is to be written in here."""
         i = min(self.depth, 1)
         self.inlined[i] -= 1
         return self.inlined[i] >= 0
+
+    def write(self, function: VFunc, args: Sequence[str]) -> str:
+        """The instructions of a SIMD function, here; gives its result."""
+        state = self.state
+        state.written = True
+        state.vfuncs.update((f.symbol, f) for f in function.deps)
+        for line in sorted(function.declares):
+            state.declare(line)
+        self.count += 1
+        lines, result, self.label = function.written(args, self.label, f"m{self.count}.")
+        self.lines += lines
+        return result
 
     def intrinsic(self, result: str, name: str, args: Sequence[tuple[str, str]]) -> str:
         """A call of ``@llvm.name`` with (type, operand) pairs, declared once."""

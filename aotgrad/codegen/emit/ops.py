@@ -7,8 +7,7 @@ from collections.abc import Callable
 from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from ...ir.core import Op
-from ..kernel_spec import MATH_OPS
-from ..kernel_types import as_ktype, register
+from ..kernel_types import MATH_OPS, as_ktype, register
 from .calls import call_op, math_op
 from .function import FunctionEmitter
 from .jobs import for_op

@@ -1,7 +1,7 @@
 """Very long straight kernels as a chain of functions, so that LLVM's time stays linear in their length.
 
 Several of LLVM's passes take more than linear time in the length of a function (machine CSE, scheduling, register allocation). A kernel whose
-body has more than ``LONG`` ops is cut into functions of ``PIECE`` ops; values that live on into a later piece wait in one frame of memory.
+body has more than ``function.LONG`` ops is cut into functions of ``PIECE`` ops; values that live on into a later piece wait in one frame of memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from ..kernel_types import as_ktype
 from .function import FunctionEmitter, ModuleState, inner_name
 from .text import const_text, llvm_type
 
-__all__ = ["LONG", "define_in_pieces"]
+__all__ = ["define_in_pieces"]
 
-LONG = 2000
 PIECE = 500
 SLOT = 64  # bytes a value takes in the frame, vectors included
 

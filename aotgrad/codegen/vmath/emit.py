@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import field
@@ -13,6 +14,7 @@ from .coeffs import POLY
 #: element type -> (LLVM type, integer type of the same width, suffix of intrinsics)
 _LLVM = {"f64": "double", "f32": "float", "i64": "i64", "i32": "i32", "i1": "i1"}
 _BITS = {"f64": "i64", "f32": "i32"}
+_NAME = re.compile(r"%\w+|^\w+(?=:)", re.M)
 _BIN = {"+": ("fadd", "add"), "-": ("fsub", "sub"), "*": ("fmul", "mul"), "/": ("fdiv", "sdiv")}
 
 
@@ -41,12 +43,31 @@ FORMATS = {"f64": Format("f64", 64, 52, 1023), "f32": Format("f32", 32, 23, 127)
 
 @record(frozen=True)
 class VFunc:
-    """One internal LLVM function. ``text`` defines ``symbol``; ``deps`` must be in the same module, once each; ``declares`` are declaration lines."""
+    """One internal LLVM function. ``text`` defines ``symbol``; ``deps`` must be in the same module, once each; ``declares`` are declaration lines.
+
+    ``params``, ``lines`` and ``result``: what ``text`` is made of, to be written into a caller; ``last``: the label of the block it ends in.
+    """
 
     symbol: str
     text: str
     deps: tuple[VFunc, ...] = ()
     declares: frozenset[str] = frozenset()
+    params: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    result: str = ""
+    last: str = "entry"
+
+    def written(self, args: Sequence[str], block: str, prefix: str) -> tuple[list[str], str, str]:
+        """The instructions for a call with ``args`` in ``block``, the value they give and the block they end in. Names of values and blocks begin with ``prefix``."""
+        given = {**dict(zip(self.params, args)), "%entry": f"%{block}"}
+
+        def renamed(m: re.Match[str]) -> str:
+            name = m.group()
+            return given.get(name) or (f"%{prefix}{name[1:]}" if name[0] == "%" else f"{prefix}{name}")
+
+        text = _NAME.sub(renamed, "\n".join([*self.lines, self.result]))
+        *lines, result = text.split("\n")
+        return lines, result, block if self.last == "entry" else f"{prefix}{self.last}"
 
 
 def hexfloat(value: float, dtype: str) -> str:
@@ -321,4 +342,4 @@ class Emitter:
         params = ", ".join(f"{self.type(a.ty)} {a.ref}" for a in args)
         t = self.type(result.ty)
         text = "\n".join([f"define internal {t} @{symbol}({params}) {attributes} {{", "entry:", *self.lines, f"  ret {t} {result.ref}", "}", ""])
-        return VFunc(symbol, text, tuple(self.deps), frozenset(self.declares))
+        return VFunc(symbol, text, tuple(self.deps), frozenset(self.declares), tuple(a.ref for a in args), tuple(self.lines), result.ref, self.block)
