@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -121,3 +122,40 @@ def test_results_past_the_cache_beside_sums(offset: int) -> None:
     np.testing.assert_array_equal(out[:64], small(x[:64])[0])
     np.testing.assert_array_equal(total[:64], small(x[:64])[1])
     np.testing.assert_allclose(out, x - x.mean(1, keepdims=True, dtype=np.float64), rtol=1e-4, atol=1e-5)
+
+
+# ---- factors that leave a sum (``factors``) --------------------------------------------------------------------------------------------
+
+def quotients(f: Callable[..., Any], *args: Any) -> int:
+    """Divisions of whole matrices in the compiled program."""
+    results = re.findall(r'"ag\.div".*-> !ag\.tensor<\[([^]]*)\]', str(ag.compile(f).lower(*args).tensor_ir))
+    return sum("," in sizes and not sizes.endswith(", 1") for sizes in results)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_gradient_of_a_norm_divides_each_element_once(dtype: Any) -> None:
+    rng = np.random.default_rng(5)
+    x, g = (rng.standard_normal((6, 41)).astype(dtype) for _ in range(2))
+    assert quotients(pulled((1,)), x, g) == 1
+
+
+def test_a_divisor_of_zero_takes_no_part_where_the_cotangent_is_zero() -> None:
+    x, y = np.arange(1.0, 7.0).reshape(2, 3), np.array([[0.0], [2.0]])
+    g = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, -1.0]])
+
+    def f(x: Any, y: Any, g: Any) -> Any:
+        return ag.vjp(lambda x, y: x / y, x, y)[1](g)
+
+    for run in (f, ag.compile(f)):
+        dx, dy = run(x, y, g)
+        np.testing.assert_array_equal(dx, [[0, 0, 0], [0.5, 1, -0.5]])
+        np.testing.assert_array_equal(dy, [[0], [-(4 + 2 * 5 - 6) / 4]])
+
+
+@pytest.mark.parametrize(("dtype", "want"), [(np.float16, 100.0), (np.float32, 100.0)])
+def test_short_types_keep_the_factor_inside(dtype: Any, want: float) -> None:
+    """100 cotangents of 1000 are no float16 number; a thousandth of each is."""
+    g, s, x = np.full((100, 4), 1000, dtype), np.array(1e-3, dtype), np.ones(4, dtype)
+    f = ag.compile(lambda x, s, g: ag.vjp(lambda x: x.reshape(1, 4) * ag.ones_like(g) * s, x)[1](g))
+    got = f(x, s, g)
+    np.testing.assert_allclose((got[0] if isinstance(got, tuple) else got).astype(np.float64), want, rtol=2e-3)

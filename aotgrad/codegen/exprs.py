@@ -194,8 +194,8 @@ class Graph:
         return self._add(Node("index", frozenset(d for _, t in places for d in t), op, places=places)), []
 
 
-def member_needs(graph: Graph, v: Value, operands: Iterable[tuple[Value, Map]]) -> list[Value]:
-    """Members and reductions of the nest that these operands read, through views and inlined ops."""
+def member_needs(graph: Graph, v: Value, operands: Iterable[tuple[Value, Map]], arrays: set[Value]) -> list[Value]:
+    """Members and reductions of the nest that these operands read, through views and inlined ops. What they read from memory is added to ``arrays``."""
     nest, plan = graph.item, graph.plan
     assert isinstance(nest, Nest)
     reds = {r.result for r in nest.reductions}
@@ -210,7 +210,8 @@ def member_needs(graph: Graph, v: Value, operands: Iterable[tuple[Value, Map]]) 
         if nest.members.get(o) == m or o in reds:
             out[o] = None
         elif o in graph.regs or graph.buffers.knows(o) or o.op is None or plan.kind[o.op] in ("idx", "alias"):
-            continue
+            if o not in graph.regs and (o.op is None or plan.kind[o.op] != "idx"):
+                arrays.add(o)
         elif plan.kind[o.op] == "view":
             src = o.op.operands[0]
             stack.append((src, compose(plan.views[o.op], src.type.shape, m)))

@@ -1,4 +1,4 @@
-"""Passes that keep every value as it is: dead code, common subexpressions, identities that hold bit for bit (one does not: ``centred``)."""
+"""Passes that keep every value as it is: dead code, common subexpressions, identities that hold bit for bit (two do not: ``centred``, ``factors``)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ..core import Block, Func, Op, Value
 from ..host import acts
 from . import sink
 from .centred import spread, without_centred
+from .factors import without_factors
 from .rewrite import decompose_func, rebuild
 
 __all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block", "standard"]
@@ -196,7 +197,10 @@ def _simplify_reduction(b: Builder, op: Op, x: Value) -> Any:
 def _simplify_sum(b: Builder, op: Op, x: Value) -> Any:
     if x.op is not None and x.op.name == "relayout":  # such as the cotangents of what was broadcast into a layout: they are summed as they lie
         return b.sum(x.op.operands[0], dims=op.attrs["dims"])
-    found = without_centred(b, op, x) if op.attrs["dims"] and x.type.dtype.kind == "f" else None
+    found = None
+    if op.attrs["dims"] and x.type.dtype.kind == "f":
+        found = without_centred(b, op, x)
+        found = without_factors(b, op, x) if found is None else found
     return _simplify_reduction(b, op, x) if found is None else found
 
 
