@@ -1,6 +1,6 @@
 """Mathematical functions as LLVM IR text, over scalars and SIMD vectors.
 
-``function(name, dtype, lanes)`` gives a :class:`VFunc`: one internal, always-inlined, branch-free LLVM function over ``lanes`` values of ``"f64"`` or ``"f32"``
+``function(name, dtype, lanes)`` gives a :class:`VFunc`: one internal LLVM function, written into its callers, over ``lanes`` values of ``"f64"`` or ``"f32"``
 (``lanes`` 1 is the scalar type), using ``llvm.fma``, and with ``avx512`` instructions that only those processors have.
 Accuracy and speed are in docs/design-notes/0010-simd-math.md and 0049.
 
