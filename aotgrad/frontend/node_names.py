@@ -16,7 +16,7 @@ _NAMES = {
     "reorder": "PermuteBackward0", "movedim": "PermuteBackward0", "swap": "TransposeBackward0", "spread": "ExpandBackward0", "flatten": "ViewBackward0",
     "unflatten": "ViewBackward0", "sum_to_size": "SumBackward1",
     "chunk": "SplitBackward0", "narrow": "SliceBackward0", "clip": "ClampBackward1", "tile": "RepeatBackward0", "norm": "LinalgVectorNormBackward0",
-    "constant_pad": "ConstantPadNdBackward0", "deg2rad": "Deg2RadBackward0", "rad2deg": "Rad2DegBackward0", "take_along_dim": "GatherBackward0",
+    "deg2rad": "Deg2RadBackward0", "rad2deg": "Rad2DegBackward0", "take_along_dim": "GatherBackward0",
     "sgn": "SgnBackward0", "vector_dot": "DotBackward0", "scatter_add_along": "ScatterAddBackward0",
     "square": "PowBackward0", "log1p": "Log1PBackward0", "convert": "ToCopyBackward0", "to_float": "ToCopyBackward0", "to_double": "ToCopyBackward0",
 }
@@ -47,12 +47,20 @@ def _numbered(tensor: str, number: str, *parameters: str) -> Callable[..., str]:
     return lambda arguments, operands: tensor if any(isinstance(arguments.get(p), Tensor) for p in parameters) else number
 
 
+def _border(arguments: dict[str, Any], operands: Sequence[Any]) -> str:
+    mode = arguments.get("mode", "constant")
+    if mode == "circular":
+        return "CopySlices"
+    kind = {"reflect": "Reflection", "replicate": "Replication"}.get(mode)
+    return "ConstantPadNdBackward0" if kind is None or "pad" not in arguments else f"{kind}Pad{len(arguments['pad']) // 2}DBackward0"
+
+
 def _entropy(arguments: dict[str, Any], operands: Sequence[Any]) -> str:
     return "NllLoss2DBackward0" if _rank(operands[0]) > 2 else "NllLossBackward0"
 
 
 _RULES: dict[str, Callable[..., str]] = {
-    **{k: _reduced(v) for k, v in _REDUCED.items()}, "matmul": _product, "pow": _power, "nll_loss": _entropy,
+    **{k: _reduced(v) for k, v in _REDUCED.items()}, "matmul": _product, "pow": _power, "nll_loss": _entropy, "constant_pad": _border,
     "clip": _numbered("ClampBackward0", "ClampBackward1", "min", "max"), "clamp_min": _numbered("ClampMinBackward1", "ClampMinBackward0", "min"),
     "clamp_max": _numbered("ClampMaxBackward1", "ClampMaxBackward0", "max"), "lerp": _numbered("LerpBackward1", "LerpBackward0", "weight"),
     "remainder": _numbered("RemainderBackward1", "RemainderBackward0", "other"), "fmod": _numbered("FmodBackward1", "FmodBackward0", "other"),

@@ -469,14 +469,46 @@ _move("tile", "x repeated ``reps`` times along each dim.", _tile_body, {"reps": 
 
 def _pad_canon(b: Any, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
     rank = len(x.type.shape)
-    if mode != "constant":
-        raise AotgradValueError(f"pad: mode {mode!r} is not available; use 'constant'")
     if len(pad) % 2 or len(pad) > 2 * rank:
         raise AotgradValueError(f"pad: {len(pad)} numbers do not pair up with the last dims of an array of rank {rank}")
     low, high = [0] * rank, [0] * rank
     for i in range(len(pad) // 2):
         low[rank - 1 - i], high[rank - 1 - i] = pad[2 * i], pad[2 * i + 1]
-    return _padded(b, x, low, high, 0 if value is None else value)
+    if mode == "constant":
+        return _padded(b, x, low, high, 0 if value is None else value)
+    if value is not None and value != 0:
+        raise AotgradValueError(f"pad: padding mode {mode!r} doesn't take in value argument")
+    return _continued(b, x, low, high, mode, ("reflect", "replicate", "circular"))
+
+
+_BORDERS: dict[str, tuple[int, bool]] = {"reflect": (1, True), "symmetric": (0, True), "circular": (0, False)}
+_BORDERS["wrap"] = _BORDERS["circular"]
+"""How many elements at the end a border leaves out, and whether it is a mirror image of those behind; it comes from the other end where it is none."""
+
+
+def _continued(b: Any, x: Any, low: Sequence[Any], high: Sequence[Any], mode: Any, modes: Sequence[str]) -> Any:
+    """``x`` with borders made of its own elements, one dim after the other."""
+    if mode not in modes:
+        raise AotgradValueError(f"pad: mode {mode!r} is not available; use one of {', '.join(map(repr, ('constant', *modes)))}")
+    for d, ends in enumerate(zip(low, high)):
+        n, parts = x.type.shape[d], [x]
+        for back, p in enumerate(ends):
+            if isinstance(p, int) and p <= 0:
+                if p < 0:
+                    raise AotgradValueError(f"pad: {p} in mode {mode!r}; cut with x[a:b] instead")
+                continue
+            left_out, mirror = _BORDERS.get(mode, (0, False))
+            if mode in ("replicate", "edge"):
+                at_least(b, n, 1, f"pad: dim {d} has no element to repeat in mode {mode!r}")
+                shape = (*x.type.shape[:d], p, *x.type.shape[d + 1:])
+                part = b.spread(_piece(b, x, d, n - 1 if back else 0, 1), shape=shape)
+            else:
+                at_least(b, n, p + left_out, f"pad: dim {d} is too short for a border of {dimlib.to_text(p)} in mode {mode!r}")
+                part = _piece(b, x, d, n - p - left_out if bool(back) is mirror else left_out, p)
+                part = b.flip(part, dims=(d,)) if mirror else part
+            parts.insert(len(parts) if back else 0, part)
+        x = b.concatenate(*parts, dim=d) if len(parts) > 1 else x
+    return x
 
 
 def _padded(b: Any, x: Any, low: Sequence[Any], high: Sequence[Any], value: Any) -> Any:
@@ -492,8 +524,6 @@ def _padded(b: Any, x: Any, low: Sequence[Any], high: Sequence[Any], value: Any)
 
 def _np_pad(b: Any, x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0) -> Any:
     rank = len(x.type.shape)
-    if mode != "constant":
-        raise AotgradValueError(f"pad: mode {mode!r} is not available; use 'constant'")
     widths = np.asarray(pad_width, object)  # sizes stay open
     if not all(isinstance(w, (int, np.integer, dimlib.Dim)) and not isinstance(w, bool) for w in widths.flat):
         raise AotgradTypeError(f"pad: pad_width={_shown(pad_width)} must be whole numbers, or sizes such as x.shape[0]")
@@ -510,7 +540,8 @@ def _np_pad(b: Any, x: Any, pad_width: Any, mode: str = "constant", constant_val
             if n is not None and n < 0:
                 raise AotgradValueError(negative)
             b.trace.require(dimlib.minimum(w, 0), 0)
-    return _padded(b, x, [p[0] for p in pairs], [p[1] for p in pairs], constant_values)
+    low, high = [p[0] for p in pairs], [p[1] for p in pairs]
+    return _padded(b, x, low, high, constant_values) if mode == "constant" else _continued(b, x, low, high, mode, ("reflect", "symmetric", "edge", "wrap"))
 
 
 def _shown(widths: Any) -> str:
