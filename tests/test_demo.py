@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import io
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,11 @@ def test_whole_demo(tmp_path: Path) -> None:
     accuracy = re.search(r"held-back accuracy ([\d.]+) %", done.stdout)
     assert accuracy and float(accuracy[1]) >= 95
     assert "a Python without llvmlite" in done.stdout and "Done in" in done.stdout
+    assert float(re.search(r"largest difference ([\d.e-]+) of the gradient's norm", done.stdout)[1]) < 1e-8  # type: ignore[index]
+    assert float(re.search(r"Jacobian against central differences: largest difference ([\d.e-]+)", done.stdout)[1]) < 1e-7  # type: ignore[index]
+    assert re.search(r"compiled [\d.]+ [num]?s, derived by hand in plain NumPy [\d.]+ [num]?s", done.stdout)
+    ways = 1 + (shutil.which("cc") is not None)  # from Python, and from C where there is a compiler
+    assert done.stdout.count("loss and gradient equal to the last bit") == ways and ("called from a C program" in done.stdout) == (ways == 2)
     assert {"libdigits_loss.so", "digits_loss.h", "learning.svg"} <= {p.name for p in tmp_path.iterdir()}
     root = ET.fromstring((tmp_path / "learning.svg").read_text(encoding="utf-8"))
     curves = [e for e in root.iter() if e.tag.endswith("polyline")]

@@ -202,14 +202,16 @@ REFUSED = {"reciprocal": ("int64", "int32", "bool"), "round": ("bool",), "positi
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's own, of logarithms of 0 and the like
-@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
-def test_integers_and_bools_are_data_of_every_function(dtype: str, tmp_path: Path) -> None:
-    """All functions in one program: compiled, by the interpreter, and in a library; values, shapes and dtypes are NumPy's.
+@pytest.mark.parametrize("dtype", ["int64", "bool", "float64", *(pytest.param(d, marks=pytest.mark.thorough) for d in ("int32", "float32"))])
+def test_every_function_in_one_program(dtype: str, tmp_path: Path) -> None:
+    """Integers and bools as data, and floats, of all functions at once: compiled, by the interpreter, and in a library; values, shapes and dtypes are NumPy's.
 
-    What NumPy computes of bools in float16 is float64 here.
+    Together they share values, buffers and loops in ways that one alone does not. What NumPy computes of bools in float16 is float64 here.
     """
     rng = np.random.default_rng(4)
     x, y = rng.integers(-3, 5, (3, 4)).astype(dtype), rng.integers(1, 4, (3, 4)).astype(dtype)
+    if "float" in dtype:
+        x, y = (rng.uniform(0.2, 0.9, (3, 4)).astype(dtype) for _ in range(2))
     wanted: dict[str, Any] = {}
     calls: dict[str, Any] = {}
 
@@ -241,9 +243,9 @@ def test_integers_and_bools_are_data_of_every_function(dtype: str, tmp_path: Pat
     for name, got, want in zip(labels, flat(compiled(x, y)), flat(wanted.values()), strict=True):
         half = want.dtype == np.float16
         assert got.shape == want.shape and (got.dtype == want.dtype or half and got.dtype == np.float64), name
-        np.testing.assert_allclose(got, want, rtol={2: 1e-3, 4: 1e-6}.get(want.dtype.itemsize, 1e-13), err_msg=name)
-    built = ag.aot.build(everything, [f"{n}: {dtype.replace('int', 'i')}[3, 4]" for n in "xy"], out=tmp_path, name="ints", emit="so")
-    for name, got, want in zip(labels, ag.load(built.library).ints(x, y), flat(compiled(x, y)), strict=True):
+        np.testing.assert_allclose(got, want, rtol={2: 1e-3, 4: 1e-5}.get(want.dtype.itemsize, 1e-12), atol=1e-6 if dtype == "float32" else 1e-14, err_msg=name)
+    built = ag.aot.build(everything, [f"{n}: {dtype.replace('int', 'i').replace('float', 'f')}[3, 4]" for n in "xy"], out=tmp_path, name="all_of_it", emit="so")
+    for name, got, want in zip(labels, ag.load(built.library).all_of_it(x, y), flat(compiled(x, y)), strict=True):
         np.testing.assert_array_equal(got, want, err_msg=name)
 
 
