@@ -126,3 +126,14 @@ def test_names_that_are_not_there() -> None:
         with pytest.raises(ag.AotgradError, match="'nosuch'.*supported.md") as caught:
             module.nosuch  # noqa: B018
         assert isinstance(caught.value, AttributeError) and not hasattr(module, "nosuch")
+
+
+@pytest.mark.parametrize(("wrong", "kinds"), [
+    (lambda: ag.ones(2) & ag.ones(2), (TypeError, NotImplementedError)), (lambda: ag.softmax(ag.tensor([1, 2]), 0), (TypeError, NotImplementedError)),
+    (lambda: ag.tensor([True]).floor(), (TypeError, NotImplementedError)), (lambda: ag.tensor([1 + 2j]).round(), (TypeError, NotImplementedError)),
+    (lambda: ag.tensor(None), (TypeError, RuntimeError)), (lambda: ag.ones(3).permute(0, 1), (ValueError, RuntimeError)),
+], ids=["bits", "softmax", "floor", "complex", "None", "permute"])
+def test_the_kinds_of_numpy_and_of_torch_at_once(wrong: Any, kinds: tuple[type[Any], ...]) -> None:
+    with pytest.raises(ag.AotgradError) as found:
+        wrong()
+    assert all(isinstance(found.value, kind) for kind in kinds), type(found.value).__mro__

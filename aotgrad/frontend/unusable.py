@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime.arrays import refusal
-from aotgrad_runtime.errors import AotgradError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradDTypeError, AotgradError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from .trace import Traced, user_loc, within
@@ -44,5 +44,5 @@ def told(name: str, operands: Iterable[tuple[str, Any]], error: AotgradError) ->
     for argument, given in operands:
         for x in given if isinstance(given, (list, tuple)) else (given,):
             if (reason := why(x)) is not None:
-                return AotgradTypeError(f"{user_loc()}: {name}: {argument}{_variable(x)}: {reason}")
+                return AotgradDTypeError(f"{user_loc()}: {name}: {argument}{_variable(x)}: {reason}")
     return error

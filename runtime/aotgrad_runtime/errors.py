@@ -52,8 +52,8 @@ class AotgradArgumentError(AotgradValueError, AotgradRuntimeError):
     """Shapes or arguments that do not fit each other, where NumPy raises ``ValueError`` and PyTorch ``RuntimeError``."""
 
 
-class AotgradDTypeError(AotgradTypeError, AotgradRuntimeError):
-    """Tensors of a dtype that an operation does not take, where NumPy raises ``TypeError`` and PyTorch ``RuntimeError``."""
+class AotgradDTypeError(AotgradTypeError, AotgradRuntimeError, NotImplementedError):
+    """Tensors of a dtype that an operation does not take, where NumPy raises ``TypeError`` and PyTorch ``RuntimeError``, or its kind ``NotImplementedError``."""
 
 
 class AotgradRangeError(AotgradIndexError, AotgradRuntimeError):

@@ -226,10 +226,10 @@ def _transpose_canon(b: Any, x: Any, dim0: int, dim1: int) -> Any:
 
 
 def _permute_canon(b: Any, x: Any, *dims: Any) -> Any:
-    order = [norm_dim(d, len(x.type.shape)) for d in _sizes(dims)]
+    order = _sizes(dims)
     if len(order) != len(x.type.shape):
         raise AotgradValueError(f"permute: {len(order)} dims were given for an array of rank {len(x.type.shape)}; name each dim once")
-    return _reorder(b, x, order)
+    return _reorder(b, x, [norm_dim(d, len(x.type.shape)) for d in order])
 
 
 def _np_transpose(b: Any, x: Any, *axes: Any) -> Any:
