@@ -7,12 +7,27 @@
 
 from __future__ import annotations
 
+import gc as _gc
 import importlib as _importlib
 from math import e, inf, nan, pi
 from typing import Any as _Any
 
+if _collects := _gc.isenabled():  # nothing that is imported becomes garbage: the collector walked it 80 times, a fifth of the whole
+    _gc.disable()
+try:
+    from aotgrad_runtime import install as _install
+
+    from .frontend import methods as _methods
+
+    if not _install.is_installed():
+        _install.install(_methods.table())
+
+    from . import autograd, nn, optim
+finally:
+    if _collects:
+        _gc.enable()
+
 from aotgrad_runtime import dtypes as _dtypes
-from aotgrad_runtime import install as _install
 from aotgrad_runtime.arrays import get_default_dtype, set_default_dtype
 from aotgrad_runtime.dtypes import DType, bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, promote_types, uint8
 from aotgrad_runtime.errors import (
@@ -39,7 +54,6 @@ from aotgrad_runtime.tensor import Size, Tensor
 
 from . import ir
 from ._version import __version__
-from .frontend import methods as _methods
 from .frontend.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from .frontend.boundary import guard as _guard
 from .frontend.compile import compile
@@ -84,11 +98,6 @@ from .frontend.randoms import (
 )
 from .frontend.transforms import grad, hvp, jvp, linearize, value_and_grad, vjp
 from .frontend.vmap import vmap
-
-if not _install.is_installed():
-    _install.install(_methods.table())
-
-from . import autograd, nn, optim
 from .nn import _top
 
 newaxis = None

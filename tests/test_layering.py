@@ -220,6 +220,22 @@ LOADERS = {  # they load modules by name, at first use: of this package, or the 
 }
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_an_import_runs_no_collector_and_leaves_it_as_it_was(on: bool) -> None:
+    code = f"""
+import gc, numpy
+if not {on}:
+    gc.disable()
+before = sum(s["collections"] for s in gc.get_stats())
+import aotgrad
+assert gc.isenabled() is {on}
+print(sum(s["collections"] for s in gc.get_stats()) - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) <= 5
+
+
 def test_modules_are_loaded_by_name_in_few_places() -> None:
     found = {m for m, tree in trees().items() for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "import_module"}
     assert found <= LOADERS, found - LOADERS
