@@ -175,8 +175,9 @@ def page() -> str:
                  "`ag` functions (names of PyTorch):", _filled(n for n in WANTED_FUNCTIONS.split() if not _here(n) and not _here(f"nn.functional.{n}")), "",
                  "NumPy functions on tensors and traced values:", _filled(n for n in WANTED_NUMPY.split() if n not in served), "",
                  "Methods of compiled functions (for a C function, `ag.aot.build`):", _filled(f"f.{n}" for n in WANTED_METHODS if not hasattr(ag.compile(main), n)), "",
-                 "Of NumPy functions that are there: modes of `np.pad` other than `constant`, `reflect`, `symmetric`, `edge` and `wrap`; `np.repeat` with a list of counts; `order=` other than `C` and `F`; "
-                 "`np.r_` and `np.c_`;\nmasks computed in compiled code as an index that is read (`y[mask]`, `y[mask] *= v`; `y[mask] = v` and `y.at[mask].mul(v)` "
+                 "Of NumPy functions that are there: modes of `np.pad` other than `constant`, `reflect`, `symmetric`, `edge` and `wrap`; `np.repeat` with a list of "
+                 "counts;\n`order=` other than `C` and `F`; `np.r_` and `np.c_`; masks computed in compiled code as an index that is read "
+                 "(`y[mask]`, `y[mask] *= v`; `y[mask] = v` and `y.at[mask].mul(v)` "
                  "work).", "",
                  "`aotgrad build`: dtypes other than " + ", ".join(sorted({d.name for d in aot._DTYPES.values()})) + ". Systems: see the table in the README."),
     ])
