@@ -97,14 +97,16 @@ def _source_version() -> str:
     """Changes when the compiler's own files do: names, sizes and times of all of them."""
     if not _shared.source:
         root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        parts = []
-        for package in ("codegen", "ir"):
-            for folder, _, files in sorted(os.walk(os.path.join(root, package))):
-                for f in sorted(files):
-                    if f.endswith(".py"):
-                        info = os.stat(os.path.join(folder, f))
-                        parts.append(f"{package}/{f}:{info.st_size}:{info.st_mtime_ns}")
-        _shared.source = "\n".join(parts)
+        parts, folders = [], [os.path.join(root, package) for package in ("codegen", "ir")]
+        while folders:
+            with os.scandir(folders.pop()) as found:
+                for f in found:
+                    if f.name.endswith(".py"):
+                        info = f.stat()
+                        parts.append(f"{f.path[len(root):]}:{info.st_size}:{info.st_mtime_ns}")
+                    elif f.is_dir():
+                        folders.append(f.path)
+        _shared.source = "\n".join(sorted(parts))
     return _shared.source
 
 
