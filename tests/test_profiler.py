@@ -575,3 +575,30 @@ def test_nothing_is_in_the_way_when_off() -> None:
         assert dispatch.run_eager is not dispatch._run_eager and factories._full is not factories._MAKERS["_full"]
     assert {n: getattr(factories, n) for n in factories._MAKERS} == factories._MAKERS
     assert isinstance(recorded([(runtime.OP, "a", 0, 1)])[0], FunctionEvent)
+
+
+def test_watched_calls_that_came_before_keep_their_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a thread that watches nothing; hooks on what is saved see every call."""
+    x, w = ag.ones(3, 4, requires_grad=True), ag.ones(4, 2, requires_grad=True)
+    for _ in range(20):
+        wanted = (x @ w).t()
+    monkeypatch.setattr(dispatch, "_gather", lambda *args: 1 / 0)
+    with profiler.profile() as prof:
+        found = (x @ w).t()  # <known>
+        other: list[Any] = []
+        thread = threading.Thread(target=lambda: other.append((x @ w).tolist()))
+        thread.start()
+        thread.join()
+    assert other == [(x @ w).tolist()] and found.tolist() == wanted.tolist() and found.grad_fn.name() == wanted.grad_fn.name()
+    events = [e for e in prof.function_events or () if e.name in ("matmul", "t")]
+    at = __file__, line_of("known", __file__)
+    assert [(e.name, e.line) for e in events] == [("matmul", at), ("t", at)]
+    assert events[0].sequence_nr == found.grad_fn.next_functions[0][0]._seq
+    monkeypatch.undo()
+    with profiler.profile(record_shapes=True) as prof:
+        _ = x @ w
+    assert [e.input_shapes for e in prof.function_events or () if e.name == "matmul"] == [[[3, 4], [4, 2]]]
+    packed: list[Any] = []
+    with profiler.profile(), ag.autograd.graph.saved_tensors_hooks(lambda t: packed.append(1) or t, lambda t: t):
+        _ = x @ w
+    assert len(packed) == 2

@@ -68,10 +68,10 @@ def again(public: Public, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if calls is None:
         calls = public.calls = known.Calls()
     found = calls.find(args, kwargs, functools.partial(_learn, public), known.AGAIN if public.quick is None else quick.HOT + 1)
-    if found is MISS or run_eager is not _run_eager:
+    if found is MISS:
         return MISS
     try:
-        return found(args, kwargs)
+        return found(args, kwargs) if run_known is None else run_known(public, found, args, kwargs)
     except (AotgradError, MemoryError):
         return MISS  # again with its arguments by name, for the message
 
@@ -428,14 +428,16 @@ def unwatched() -> bool:
 
 run_eager: Callable[..., Any] = _run_eager
 run_short: Callable[..., Any] | None = None
+run_known: Callable[..., Any] | None = None
 
 
-def watch(around: Callable[..., Any] | None, around_short: Callable[..., Any] | None) -> None:
+def watch(around: Callable[..., Any] | None, around_short: Callable[..., Any] | None, around_known: Callable[..., Any] | None) -> None:
     """Puts ``around(inner, public, arguments, operands, flavour)`` around every eager call, or takes it away: without it calls cost nothing more. ``around_short(public,
-    short, operands)`` runs calls that may have a short way; it gives None where there is none, as ``short`` does."""
-    global run_eager, run_short
+    short, operands)`` runs calls that may have a short way; it gives None where there is none, as ``short`` does. ``around_known(public, known, args,
+    kwargs)`` runs calls that came before, by their code; MISS where they are to go the general way."""
+    global run_eager, run_short, run_known
     run_eager = _run_eager if around is None else functools.partial(around, _run_eager)
-    run_short = around_short
+    run_short, run_known = around_short, around_known
 
 
 def _numpy_result(out: Any, inputs: Sequence[Any]) -> Any:

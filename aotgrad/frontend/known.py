@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
-from aotgrad_runtime import modes, watchers
+from aotgrad_runtime import modes, recording, watchers
 from aotgrad_runtime.arrays import defaults
 from aotgrad_runtime.dtypes import DType
 from aotgrad_runtime.tensor import Size, Tensor, wrap
@@ -29,7 +29,7 @@ _KINDS = 256  # of calls of one function
 _MOST = 64  # tensors or results of one call
 MISS: Any = object()
 _TRUE, _FALSE = object(), object()
-_watching = watchers.shared
+_watching, _asked = watchers.shared, recording.state
 
 
 def _part(key: list[Any], x: Any) -> bool:
@@ -99,7 +99,7 @@ class Calls:
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any], learn: Callable[..., Any], again: int) -> Any:
         """The code of such a call, a function of ``args`` and ``kwargs``; MISS where it goes the general way. ``learn(args, kwargs)`` makes it."""
-        if _stack.traces or _watching.count or (key := key_of(args, kwargs)) is None:
+        if _stack.traces or _watching.count and (_asked.hooks or _asked.anomaly) or (key := key_of(args, kwargs)) is None:
             return MISS
         found = self.known.get(key)
         if found is None:
