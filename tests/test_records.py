@@ -7,6 +7,7 @@ import dataclasses
 import pickle
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -102,6 +103,29 @@ def test_the_first_instance_of_a_derived_class():
         pass
 
     assert (Derived(1).x, Derived(2).x, Pair(3).x) == (1, 2, 3) and Derived(1) != Pair(1)
+
+
+def test_who_asks_for_the_fields_first():
+    """The standard decorator takes what ``field`` gave out of the class; instances are made as before."""
+    cls = declared(record)
+    assert [f.name for f in dataclasses.fields(cls)] == list("abcdef")
+    assert vars(cls(1)) == vars(Standard(1)) and cls(1).c is not cls(1).c and dataclasses.replace(cls(1), b="x").b == "x"
+
+
+def test_many_threads_ask_at_once():
+    for cls in [declared(record) for _ in range(30)]:
+        start, found = threading.Barrier(4), []
+
+        def ask(i, cls=cls, start=start, found=found):
+            start.wait()
+            found.append(dataclasses.replace(cls(1), d=i) if i % 2 else cls(1, d=i))
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert sorted((x.d, x.c, x.f) for x in found) == [(i, [], {}) for i in range(4)]
 
 
 def test_declaring_compiles_nothing():

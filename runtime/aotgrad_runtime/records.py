@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from . import forks
+
 __all__ = ["record"]
 
+_LOCK: Final = forks.safe(threading.RLock())  # of looking at fields, which the standard decorator takes out of the class
 _MISSING: Final = dataclasses.MISSING
 _FEW: Final = 32  # instances whose fields are set one by one, 2 us each: compiling takes as long as 50
 
@@ -36,18 +40,21 @@ class _Fields:
         self.cls = cls
 
     def __get__(self, _: Any, owner: type[Any]) -> Any:
-        del self.cls.__dataclass_fields__  # the standard decorator puts its own there
-        dataclasses.dataclass(init=False, repr=False, eq=False)(self.cls)
-        return self.cls.__dataclass_fields__
+        with _LOCK:
+            if vars(self.cls)["__dataclass_fields__"] is self:
+                dataclasses.dataclass(init=False, repr=False, eq=False)(self.cls)  # puts its own there, and the defaults into the class
+        return vars(self.cls)["__dataclass_fields__"]
 
 
 def _parts(cls: type[Any]) -> list[_Part]:
     own, types = vars(cls), cls.__annotations__
-    if not any("__dataclass_fields__" in vars(c) for c in cls.__mro__[1:]) and not any("ClassVar" in str(t) for t in types.values()):
-        found = [_part(name, own.get(name, _MISSING)) for name in types]
-        if all(p.init or p.default is _MISSING for p in found):
-            return found
-    return [_part(f.name, f) for f in dataclasses.fields(cls)]  # this also puts the defaults into the class
+    with _LOCK:
+        plain = isinstance(own["__dataclass_fields__"], _Fields) and not any("__dataclass_fields__" in vars(c) for c in cls.__mro__[1:])
+        if plain and not any("ClassVar" in str(t) for t in types.values()):
+            found = [_part(name, own.get(name, _MISSING)) for name in types]
+            if all(p.init or p.default is _MISSING for p in found):
+                return found
+        return [_part(f.name, f) for f in dataclasses.fields(cls)]
 
 
 def _part(name: str, found: Any) -> _Part:
@@ -64,9 +71,12 @@ def _values(parts: Sequence[_Part], args: tuple[Any, ...], kwargs: dict[str, Any
     """The fields of an instance, None for arguments that do not fit."""
     names = [p.name for p in parts if p.init]
     given = dict(zip(names, args))
-    if len(args) > len(names) or not given.keys().isdisjoint(kwargs) or not kwargs.keys() <= set(names):
+    if len(args) > len(names):
         return None
-    given.update(kwargs)
+    if kwargs:
+        if not given.keys().isdisjoint(kwargs) or not kwargs.keys() <= set(names):
+            return None
+        given.update(kwargs)
     found = {}
     for p in parts:
         if p.name in given:
@@ -82,13 +92,20 @@ def _values(parts: Sequence[_Part], args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _first(cls: type[Any], parts: Callable[[], Sequence[_Part]], frozen: bool) -> Callable[..., None]:
     """The ``__init__`` of the first instances, which puts the compiled one in its place."""
-    left = _FEW
+    left, names = _FEW, tuple[str, ...]()  # ``names``: of the fields, where each is a parameter
     put = object.__setattr__ if frozen else setattr
+    post = hasattr(cls, "__post_init__")
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        nonlocal left
+        nonlocal left, names
+        if left == _FEW and all(p.init for p in parts()):
+            names = tuple(p.name for p in parts())
         left -= 1
-        found = _values(parts(), args, kwargs) if left >= 0 else None
+        found: dict[str, Any] | None
+        if left >= 0 and names and len(args) == len(names) and not kwargs:
+            found = dict(zip(names, args))
+        else:
+            found = _values(parts(), args, kwargs) if left >= 0 else None
         if found is None:  # too many, or the compiled one says what is wrong
             done: Any = cls
             done.__init__ = _initialiser(cls, parts(), frozen)
@@ -96,7 +113,7 @@ def _first(cls: type[Any], parts: Callable[[], Sequence[_Part]], frozen: bool) -
             return
         for name, value in found.items():
             put(self, name, value)
-        if hasattr(cls, "__post_init__"):
+        if post:
             self.__post_init__()
 
     return __init__
