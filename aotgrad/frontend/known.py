@@ -19,7 +19,7 @@ from aotgrad_runtime.tensor import Size, Tensor, wrap
 from . import eager
 from .program import Program
 from .recorder import Recorder
-from .trace import _stack
+from .trace import _stack, _tracing
 from .views import mark_view
 
 __all__ = ["AGAIN", "Calls", "MISS", "forget", "key_of", "written"]
@@ -99,7 +99,7 @@ class Calls:
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any], learn: Callable[..., Any], again: int) -> Any:
         """The code of such a call, a function of ``args`` and ``kwargs``; MISS where it goes the general way. ``learn(args, kwargs)`` makes it."""
-        if _stack.traces or _watching.count and (_asked.hooks or _asked.anomaly) or (key := key_of(args, kwargs)) is None:
+        if _tracing and _stack.traces or _watching.count and (_asked.hooks or _asked.anomaly) or (key := key_of(args, kwargs)) is None:
             return MISS
         found = self.known.get(key)
         if found is None:

@@ -30,7 +30,7 @@ from . import saved as saving
 from .front import FrontBuilder, Operand, Public, number_operand
 from .program import Program
 from .promotion import Kind
-from .trace import Trace, _stack
+from .trace import Trace, _stack, _tracing
 
 __all__ = ["HOT", "Quick", "binary", "keep", "kept", "promote", "unary"]
 
@@ -386,7 +386,7 @@ def unary(quick: Quick | _Watched, slow: Callable[[Any], Any]) -> Callable[[Any]
     nodes = quick.nodes
 
     def run(x: Any) -> Any:
-        if type(x) is Tensor and not _stack.traces:
+        if type(x) is Tensor and not (_tracing and _stack.traces):
             data = quick.forward(x._data)
             if data is not None:
                 if x._requires_grad and (not _flags.restricted or _state.grad) and (form := nodes["t"][1]) is not None:
@@ -420,7 +420,7 @@ def binary(quick: Quick | _Watched, slow: Callable[[Any, Any], Any]) -> Callable
     def run(x: Any, y: Any) -> Any:
         if type(x) is Tensor:
             if type(y) is Tensor:
-                if not _stack.traces and (data := quick.forward(x._data, y._data)) is not None:
+                if not (_tracing and _stack.traces) and (data := quick.forward(x._data, y._data)) is not None:
                     on = (1 if x._requires_grad else 0) + (2 if y._requires_grad else 0)
                     if on and (not _flags.restricted or _state.grad) and (form := nodes["tt"][on]) is not None:
                         return _recorded_pair(form, x, y, data)
@@ -428,7 +428,7 @@ def binary(quick: Quick | _Watched, slow: Callable[[Any, Any], Any]) -> Callable
                 return slow(x, y)
         elif type(y) is not Tensor:
             return slow(x, y)
-        if not _stack.traces and (out := with_number(x, y)) is not None:
+        if not (_tracing and _stack.traces) and (out := with_number(x, y)) is not None:
             return out
         return slow(x, y)
 

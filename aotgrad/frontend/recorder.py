@@ -103,11 +103,12 @@ class Recorder:
     """``forms[bits](data, *args)``: the results of a call as tensors on the tape. ``bits`` says which of the arguments ``tensors`` want gradients; ``args`` are all
     arguments of the program, ``data`` its one result or a tuple of them. ``learn(bits)`` adds a form."""
 
-    __slots__ = ("forms", "program", "tensors")
+    __slots__ = ("forms", "inline", "program", "tensors")
 
     def __init__(self, program: Program, tensors: Sequence[int]) -> None:
         self.program, self.tensors = program, tensors
         self.forms: dict[int, Callable[..., Any]] = {}
+        self.inline: Callable[..., None] | None = None  # takes the first form that there is, see ``structured.finisher``
 
     def learn(self, bits: int) -> Callable[..., Any]:
         program, types = self.program, self.program.func.out_types
@@ -127,15 +128,25 @@ class Recorder:
         kind = type(str(program.name), (TapedNode,), body)
         places = [floats.index(i) if i in floats and (pullback.moves is None or pullback.moves[i]) else None for i in range(len(types))]
         form = self.forms[bits] = self._written(kind, places)
+        if self.inline is not None:
+            inline, self.inline = self.inline, None
+            inline(bits, lambda args: self._lines(kind, places, args))
         return form
 
     def _written(self, kind: type[TapedNode], places: Sequence[int | None]) -> Callable[..., Any]:
-        """A form, as straight-line code: it is half of what a recorded call costs."""
+        args = [f"x{i}" for i in range(len(self.program.func.args))]
+        lines, names = self._lines(kind, places, args)
+        exec(f"def recorded({', '.join(['data', *args])}):\n" + "".join([f"    {line}\n" for line in lines]) + "    return data\n", names)
+        return names["recorded"]  # type: ignore[no-any-return]
+
+    def _lines(self, kind: type[TapedNode], places: Sequence[int | None], args: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+        """A form, as straight-line code that turns ``data`` into tensors: it is half of what a recorded call costs. And the names that it uses."""
         types, pullback = self.program.func.arg_types, kind.pullback
         order = tuple(range(len(types))) if kind.order is None else kind.order
         names: dict[str, Any] = {"kind": kind, "new": _new, "Tensor": Tensor, "wrap": wrap, "accumulator": _accumulator, "sequence": _sequence, "NO_EDGE": NO_EDGE,
                                  "keep": quick.keep, "SavedArray": SavedArray, "asarray": np.asarray}
-        edges = [f"(n, x{i}._index) if (n := x{i}._node) is not None else (accumulator(x{i}), 0)" if i is not None and kind.active[i] else "NO_EDGE" for i in order]
+        edges = [f"(n, {args[i]}._index) if (n := {args[i]}._node) is not None else (accumulator({args[i]}), 0)" if i is not None and kind.active[i] else "NO_EDGE"
+                 for i in order]
         lines = ["node = new(kind)", f"node.next_functions = ({''.join([e + ', ' for e in edges])})", "node._extra = None", "node._seq = sequence()"]
         if len(places) > 1:
             lines.append(f"{', '.join([f'd{k}' for k in range(len(places))])} = data")
@@ -143,13 +154,14 @@ class Recorder:
             data = f"d{k}" if len(places) > 1 else "data"
             lines += [f"y{k} = wrap({data})"] if place is None else [
                 f"y{k} = new(Tensor)", f"y{k}._data = {data}", f"y{k}._node = node", f"y{k}._index = {place}", f"y{k}._requires_grad = True", f"y{k}._extra = None"]
-        kept = [f"keep(x{i})" if i in self.tensors else f"SavedArray(asarray(x{i}, t{i}))" for i in pullback.inputs]
+        for i in pullback.inputs:  # ``keep`` is for what is not saved yet as it is
+            x = args[i]
+            lines.append(f"s{i} = s if (e := {x}._extra) is not None and (c := e.cell) is not None and (k := c._saved) and (s := k[-1]).data is {x}._data and "
+                         f"not e.inference else keep({x})" if i in self.tensors else f"s{i} = SavedArray(asarray({x}, t{i}))")
         names.update({f"t{i}": types[i].dtype.np for i in pullback.inputs})
-        saved = [*kept, *[f"keep(y{k})" for k in pullback.outputs]]
-        lines += [f"node._saved = [{', '.join(saved)}]" if saved else "node._saved = None", f"return {', '.join([f'y{k}' for k in range(len(places))])}"]
-        args = "".join([f", x{i}" for i in range(len(types))])
-        exec(f"def recorded(data{args}):\n" + "".join(f"    {line}\n" for line in lines), names)
-        return names["recorded"]  # type: ignore[no-any-return]
+        saved = [*[f"s{i}" for i in pullback.inputs], *[f"keep(y{k})" for k in pullback.outputs]]
+        lines += [f"node._saved = [{', '.join(saved)}]" if saved else "node._saved = None", f"data = {', '.join([f'y{k}' for k in range(len(places))])}"]
+        return lines, names
 
 
 def _unrecorded(count: int) -> Callable[..., Any]:

@@ -68,7 +68,7 @@ class Tape:
     """For calls with tensors: the places of tensors among the arguments of the kernel, the grad mode the program was traced in, the ``taped.Recorder``."""
 
     def __init__(self, places: Sequence[int], grad: bool, recorder: Any) -> None:
-        self.places, self.grad = frozenset(places), grad
+        self.places, self.grad, self.recorder = frozenset(places), grad, recorder
         self.names = {"Tensor": Tensor, "wrap": wrap, "forms": recorder.forms, "learn": recorder.learn,
                       "asked": watchers.shared, "here": watchers.state, "flags": modes.flags, "state": modes.state}
 
@@ -96,7 +96,8 @@ def _wrapped(tensors: Sequence[str], leaves: Sequence[str], results: int) -> lis
     return [f"if bits := {bits}:", f"    result = (forms.get(bits) or learn(bits))({', '.join(['result', *leaves])})", "else:", f"    result = {_plain(results)}"]
 
 
-def finisher(out_tree: TreeDef, constants: Sequence[Any], tape: Tape, count: int, leaves: Sequence[int], stack: Any) -> Callable[..., Any] | None:
+def finisher(out_tree: TreeDef, constants: Sequence[Any], tape: Tape, count: int, leaves: Sequence[int], stack: Any,
+             tracing: set[int]) -> Callable[..., Any] | None:
     """``finish(result, *args)`` for an instance of a trampoline: the results of a flat call with ``count`` arguments, of which ``leaves`` are the kernel's, as tensors.
     It gives NotImplemented inside a trace."""
     writer = _Writer()
@@ -106,11 +107,25 @@ def finisher(out_tree: TreeDef, constants: Sequence[Any], tape: Tape, count: int
     if not taken or built is None:
         return None
     given = [f"x{i}" for i in leaves]
-    lines = ["if stack.traces:", "    return NotImplemented", *_wrapped([given[k] for k in sorted(tape.places)], given, len(taken))]
+    lines = ["if tracing and stack.traces:", "    return NotImplemented", *_wrapped([given[k] for k in sorted(tape.places)], given, len(taken))]
     lines += ["return result"] if built == taken[0] else [f"{', '.join(taken)} = result", f"return {built}"]
-    names = {**writer.names, **tape.names, "stack": stack}
-    exec(f"def finish({', '.join(['result', *[f'x{i}' for i in range(count)]])}):\n" + "".join(f"    {line}\n" for line in lines), names)
-    return names["finish"]  # type: ignore[no-any-return]
+    names = {**writer.names, **tape.names, "stack": stack, "tracing": tracing}
+    head = f"def finish({', '.join(['result', *[f'x{i}' for i in range(count)]])}):\n"
+    exec(head + "".join(f"    {line}\n" for line in lines), names)
+    finish = names["finish"]
+
+    def inline(bits: int, written: Callable[..., tuple[list[str], dict[str, Any]]]) -> None:
+        """The form that is asked for first becomes a part of ``finish``: that saves a call, and finding it."""
+        form, more = written(given)
+        wanted = " and ".join([f"{'' if bits >> i & 1 else 'not '}{given[k]}._requires_grad" for i, k in enumerate(sorted(tape.places))])
+        again = [*lines[:2], f"if {wanted}:", "    data = result", *[f"    {line}" for line in form], "    result = data", f"el{lines[2]}", *lines[3:]]
+        names.update(more)
+        exec(head + "".join(f"    {line}\n" for line in again), names)
+        finish.__code__ = names["finish"].__code__
+
+    if tape.places:
+        tape.recorder.inline = inline
+    return finish  # type: ignore[no-any-return]
 
 
 def _packed_again(function: call.Function, leaves: tuple[Any, ...]) -> Any:

@@ -18,7 +18,7 @@ from aotgrad_runtime.tensor import Tensor
 
 from . import kernels, structured
 from .recorder import Recorder
-from .trace import _stack
+from .trace import _stack, _tracing
 from .variant import flat_specs, specs_of_leaves
 
 __all__ = ["enter"]
@@ -58,7 +58,7 @@ def _straight(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, tape: 
         return
     arrays = [x._data if isinstance(x, Tensor) else x for x in leaves]
     specs = flat_specs(variant, arrays)
-    finish = structured.finisher(variant.out_tree, variant.out_constants, tape, len(leaves), [leaf.index for leaf in variant.leaves], _stack)
+    finish = structured.finisher(variant.out_tree, variant.out_constants, tape, len(leaves), [leaf.index for leaf in variant.leaves], _stack, _tracing)
     if specs is None or finish is None:
         return
     specs = [dataclasses.replace(s, unwrap=(Tensor, slot)) if k in tape.places else s for k, s in enumerate(specs)]

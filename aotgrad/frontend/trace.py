@@ -92,6 +92,7 @@ class _Stack(threading.local):
 
 
 _stack = modes.keep(_Stack(), "traces")
+_tracing: set[int] = set()  # threads that trace, and perhaps such that an interrupt took out of it: asked before the stack, as a thread's own state is dear
 
 
 def current() -> Trace | None:
@@ -310,6 +311,7 @@ class tracing:
         self.sizes = dims.specialising(trace.fix)
 
     def __enter__(self) -> Trace:
+        _tracing.add(threading.get_ident())
         _stack.traces.append(self.trace)
         self.sizes.__enter__()
         return self.trace
@@ -317,6 +319,8 @@ class tracing:
     def __exit__(self, *exc: object) -> None:
         self.sizes.__exit__()
         _stack.traces.pop()
+        if not _stack.traces:
+            _tracing.discard(threading.get_ident())
         if self.trace not in _stack.traces:  # it has ended; what it knows of calls refers to it
             self.trace.calls.clear()
 
