@@ -348,6 +348,8 @@ class Public:
             missing = [n for n in layout.required if n not in bound]
             if missing:
                 raise self._misfit(f"needs {', '.join(missing)}")
+        if self.numpy and bound.pop("out", None) is not None:
+            raise self._misfit("cannot write into out=; write y[...] = v with the result v")
         return bound
 
     def emit(self, b: FrontBuilder, arguments: dict[str, Any]) -> Any:
@@ -453,19 +455,16 @@ def _emitted(public: Public, b: FrontBuilder, arguments: dict[str, Any], places:
 
 
 def _call_canon(public: Public, b: FrontBuilder, filled: dict[str, Any]) -> Any:
-    args: list[Any] = []
-    keywords: dict[str, Any] = {}
+    """What stands behind the arrays goes by its name: the orders of torch and NumPy differ, and one ``canon`` may serve both."""
     layout = public.layout
-    for i, name in enumerate(layout.positional):
-        if name in filled:
-            if len(args) == i:
-                args.append(filled[name])
-            else:
-                keywords[name] = filled[name]
-    if layout.star is not None and layout.star in filled:
-        args += filled[layout.star]
-    keywords.update((n, filled[n]) for n in layout.keywords if n in filled)
-    return public.canon(b, *args, **keywords)
+    star = None if layout.star is None else filled.get(layout.star)
+    placed = len(layout.positional) if star is not None else 1 + max((i for i, n in enumerate(layout.positional) if n in public.tensors), default=-1)
+    args: list[Any] = []
+    for i, name in enumerate(layout.positional[:placed]):
+        if len(args) == i and name in filled:
+            args.append(filled[name])
+    keywords = {n: filled[n] for n in (*layout.positional[len(args):], *layout.keywords) if n in filled}
+    return public.canon(b, *args, *(star or ()), **keywords)
 
 
 def _with_shapes(error: SizesDiffer, b: FrontBuilder, operands: Sequence[Operand]) -> AotgradError:

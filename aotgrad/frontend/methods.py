@@ -35,7 +35,8 @@ from .draws import DRAW_METHODS, DRAWS
 from .eager import Dual
 from .front import Public
 from .further import FURTHER, FURTHER_METHODS
-from .numpy_protocol import PUBLIC, array_function, array_ufunc, ordered_reshape, reduction
+from .numpy_protocol import PUBLIC, array_function, array_ufunc, ordered_reshape
+from .numpy_reductions import REDUCTIONS
 from .ordered import ORDERED, ORDERED_METHODS
 from .promotion import is_number
 from .sizes import TracedNumber, equal_sizes
@@ -619,7 +620,7 @@ def _no_sort(name: str) -> Method:
 
 def _array_table() -> dict[str, Any]:
     out: dict[str, Any] = {name: dispatch.function(NUMPY[name], name) for name in _ARRAY_METHODS if name in NUMPY}
-    out.update((name, reduction(name)) for name in ("all", "any", "max", "mean", "min", "prod", "sum"))
+    out.update((name, REDUCTIONS[name]) for name in ("all", "any", "max", "mean", "min", "prod", "std", "sum", "var"))
     out.update(astype=_array_astype, flatten=_array_flatten, reshape=_array_reshape, ravel=_array_ravel, fill=_array_fill, copy=_array_copy,
                nonzero=lambda self: tuple(x._data for x in _nonzero(self, True)), sort=_no_sort("sort"), argsort=_no_sort("argsort"), conj=lambda self: self,
                conjugate=lambda self: self)

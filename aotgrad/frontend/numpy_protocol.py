@@ -17,16 +17,17 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from . import indexing
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
+from .numpy_reductions import REDUCTIONS, accumulated, reduced
 from .promotion import to_float
 from .sizes import equal_sizes
 from .trace import Traced, TracedArray, current, user_loc
 
 __all__ = ["array_function", "array_ufunc"]
 
-_REDUCE = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
-_ACCUMULATE = {"add": "cumsum", "multiply": "cumprod"}
 _PRODUCTS = {"vecdot": "...i,...i->...", "matvec": "...ij,...j->...i", "vecmat": "...i,...ij->...j"}
 _FLOATS = {"rint": "rint", "fabs": "absolute", "float_power": "power"}
+_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {"dtype": (None,), "casting": ("same_kind", "unsafe"), "order": ("K", "C", "A"), "subok": (True,)}
+"""Keywords of ufuncs, and those of their values that change no result here."""
 _BITS = {"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_xor": "logical_xor"}
 
 
@@ -50,12 +51,10 @@ def array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any)
         mask = kwargs.pop("where", True)
         made = _ufunc(name, inputs, kwargs)
         return made if mask is True else call(NUMPY["where"], (mask, made, filled_like(made, 0)), {})  # NumPy leaves what was in the memory
-    if method == "reduce" and name in _REDUCE:
-        kwargs = {k: v for k, v in kwargs.items() if not (k == "dtype" and v is None)}
-        kwargs.setdefault("axis", 0)
-        return _FUNCTIONS[_REDUCE[name]](*inputs[:1], **{**kwargs, **dict(zip(("axis",), inputs[1:]))})
-    if method == "accumulate" and name in _ACCUMULATE:
-        return call(NUMPY[_ACCUMULATE[name]], inputs[:1], {"dim": kwargs.get("axis", inputs[1] if len(inputs) > 1 else 0)})
+    if method in ("reduce", "accumulate"):
+        made = (reduced if method == "reduce" else accumulated)(name, inputs[0], inputs[1:], kwargs)
+        if made is not NotImplemented:
+            return made
     if method == "outer" and len(inputs) == 2:
         x, y = (v if isinstance(v, Tensor) else np.asarray(v) for v in inputs)
         return _ufunc(name, (_reshape(x, (*x.shape, *[1] * len(y.shape))), y), kwargs)
@@ -83,7 +82,13 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if _just_numbers(inputs):
             return getattr(np, name)(*_numbers(inputs), **kwargs)
         raise _refused(f"np.{name}" if hasattr(np, name) else f"scipy.special.{name}")
-    return call(public, tuple(inputs), {k: v for k, v in kwargs.items() if not (k == "dtype" and v is None)})
+    for key, plain in _SAYS_NOTHING.items():
+        if kwargs.get(key, plain[0]) in plain:
+            kwargs.pop(key, None)
+    if unknown := [k for k in kwargs if k in (*_SAYS_NOTHING, "signature", "axes", "axis", "keepdims")]:
+        raise AotgradTypeError(f"{user_loc()}: np.{name}: {unknown[0]}= is not available for tensors and traced values; "
+                               f"{'convert what goes in: x.astype(dtype)' if unknown[0] == 'dtype' else f'its signature is {public.shown()}'}")
+    return call(public, tuple(inputs), kwargs)
 
 
 def _as_float(x: Any, name: str) -> Any:
@@ -118,10 +123,13 @@ def array_function(self: Any, func: Any, types: Any, args: tuple[Any, ...], kwar
     """``np.sum(x)``, ``np.concatenate([x, y])``, ``np.linalg.norm(x)``."""
     module = getattr(func, "__module__", "") or ""
     name = f"linalg.{func.__name__}" if module.startswith("numpy.linalg") else func.__name__
-    own = _FUNCTIONS.get(name)
+    own, public = _FUNCTIONS.get(name), NUMPY.get(name)
+    out = kwargs.get("out")
+    if isinstance(out, Tensor) and (own is not None or public is not None):
+        indexing.setitem(out, Ellipsis, array_function(self, func, types, args, {k: v for k, v in kwargs.items() if k != "out"}))
+        return out
     if own is not None:
         return own(*args, **kwargs)
-    public = NUMPY.get(name)
     if public is not None and module in ("numpy", "numpy.linalg"):
         kwargs = {k: v for k, v in kwargs.items() if k not in ("optimize", "casting") and v is not np._NoValue}
         return call(public, args, kwargs)
@@ -152,12 +160,14 @@ def _reshape(x: Any, shape: tuple[Any, ...]) -> Any:
 
 
 def _made_like(value: Any) -> Callable[..., Any]:
-    def like(a: Any, *rest: Any, dtype: Any = None, shape: Any = None, order: str = "K", subok: bool = True, device: Any = None) -> Any:
-        fill, rest = (rest[0], rest[1:]) if value is None else (value, rest)
-        dtype = rest[0] if rest else dtype
-        return filled_like(a, fill, dtype, shape, _cast)
+    def like(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None) -> Any:
+        return filled_like(a, value, dtype, shape, _cast)
 
     return like
+
+
+def _full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, *, device: Any = None) -> Any:
+    return filled_like(a, fill_value, dtype, shape, _cast)
 
 
 def _cast(number: Any, dtype: DType) -> Any:
@@ -233,49 +243,35 @@ def _together(value: Any) -> list[Any]:
     return [out] if len(given) == 1 else list(out)
 
 
-# ---- reductions with where= and initial= -----------------------------------------------------------------------------------------------
+# ---- joined ---------------------------------------------------------------------------------------------------------------------------
 
-_UNITS: dict[str, Any] = {"sum": 0, "prod": 1, "any": False, "all": True}
-_WITH_INITIAL = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "amax": "maximum", "amin": "minimum"}
+def _converted_for(arrays: list[Any], dtype: Any, casting: str) -> list[Any]:
+    """What is joined, in the ``dtype`` of the result where one is given and ``casting`` allows it."""
+    if dtype is None:
+        return arrays
+    want, out = as_dtype(dtype), []
+    for x in arrays:
+        have = x._dtype.np if isinstance(x, Tensor) else np.asarray(x).dtype
+        if not np.can_cast(have, want.np, casting):  # type: ignore[arg-type]
+            raise AotgradTypeError(f"{user_loc()}: cannot cast from {have} to {want.name} with casting={casting!r}; pass casting='unsafe', or convert first (x.astype)")
+        out.append(run(TORCH["astype"], {"input": x, "dtype": want}) if isinstance(x, Tensor) else np.asarray(x, want.np))
+    return out
 
 
-def reduction(name: str) -> Callable[..., Any]:
-    """NumPy's reduction with ``where`` (elements left out count as the unit, or as ``initial``) and ``initial``."""
+def _joining(name: str) -> Callable[..., Any]:
+    def join(arrays: Any, axis: Any = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind") -> Any:
+        return call(NUMPY[name], (arrays if dtype is None else _converted_for(_each(arrays), dtype, casting), axis), {"out": out})
 
-    def reduce(a: Any, *args: Any, where: Any = True, initial: Any = np._NoValue, **kwargs: Any) -> Any:
-        kwargs = {k: v for k, v in kwargs.items() if v is not np._NoValue}
-        has_start = initial is not np._NoValue and initial is not None
-        if where is True and not has_start:
-            return call(NUMPY[name], (a, *args), kwargs)
-        if has_start and name not in _WITH_INITIAL:
-            raise _refused(f"np.{name} with initial=", "does not exist in NumPy either")
-        a = a if isinstance(a, Tensor) else np.asarray(a)
-        if has_start and name not in _UNITS:  # as in NumPy the dtype is that of the array
-            initial = run(TORCH["astype"], {"input": initial, "dtype": a._dtype}) if isinstance(initial, Tensor) else np.asarray(initial, _dtype_of(a))
-        if where is np._NoValue or where is True:
-            return call(NUMPY[_WITH_INITIAL[name]], (call(NUMPY[name], (a, *args), kwargs), initial), {})
-        if name not in _UNITS and name != "mean" and not has_start:
-            raise AotgradValueError(f"{user_loc()}: np.{name} with where= needs initial=, as in NumPy: over nothing it has no value")
-        kept = call(NUMPY["where"], (where, a, _UNITS.get(name, 0 if name == "mean" else initial)), {})
-        if name == "mean":
-            count = call(NUMPY["where"], (where, call(NUMPY["where"], (kept == kept, 1, 1), {}), 0), {})
-            place = {k: v for k, v in kwargs.items() if k != "dtype"}
-            total, count = call(NUMPY["sum"], (kept, *args), kwargs), call(NUMPY["sum"], (count, *args[:1]), place)
-            return total / (run(TORCH["astype"], {"input": count, "dtype": total._dtype}) if total._dtype.kind == "f" else count)
-        out = call(NUMPY[name], (kept, *args), kwargs)
-        return call(NUMPY[_WITH_INITIAL[name]], (out, initial), {}) if has_start else out
-
-    reduce.__name__ = reduce.__qualname__ = name
-    return reduce
+    return join
 
 
 def _hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    arrays = _together(tup)
+    arrays = _converted_for(_together(tup), dtype, casting)
     return call(NUMPY["concatenate"], (arrays, 0 if not arrays or len(arrays[0].shape) == 1 else 1), {})
 
 
 def _vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
-    given = _each(tup)
+    given = _converted_for(_each(tup), dtype, casting)
     arrays = _dims_at_least(2)(*given)
     return call(NUMPY["concatenate"], ([arrays] if len(given) == 1 else list(arrays), 0), {})
 
@@ -420,7 +416,7 @@ def _einsum(subscripts: Any, *operands: Any, **kwargs: Any) -> Any:
     """A view where one operand's dims are only put in another order, as NumPy's is."""
     if isinstance(subscripts, str) and len(operands) == 1 and (found := einsum_view(subscripts, len(operands[0].shape))) is not None and not found[0]:
         return call(TORCH["permute"], (operands[0], found[1]), {})
-    return call(NUMPY["einsum"], (subscripts, *operands), kwargs)
+    return call(NUMPY["einsum"], (subscripts, *operands), {k: v for k, v in kwargs.items() if k != "optimize"})
 
 
 def _rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
@@ -450,24 +446,6 @@ def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0
     for condition, choice in zip(reversed(condlist), reversed(choices)):
         out = call(NUMPY["where"], (condition, choice, out), {})
     return out
-
-
-def _without_nan(name: str) -> Callable[..., Any]:
-    """``nansum`` and its kin: NaN counts as what changes nothing, and has derivative 0."""
-    least = {"sum": 0, "prod": 1, "mean": 0, "max": -np.inf, "min": np.inf}[name]
-
-    def reduce(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        place = {"axis": axis, "keepdims": keepdims}
-        if a._dtype.kind != "f":
-            return call(NUMPY[name], (a,), place)
-        missing = call(NUMPY["isnan"], (a,), {})
-        kept = call(NUMPY["where"], (missing, least, a), {})
-        if name == "mean":
-            return call(NUMPY["sum"], (kept,), place) / call(NUMPY["sum"], (call(NUMPY["where"], (missing, filled_like(a, 0), filled_like(a, 1)), {}),), place)
-        out = call(NUMPY[name], (kept,), place)
-        return out if name in ("sum", "prod") else call(NUMPY["where"], (call(NUMPY["all"], (missing,), place), np.nan, out), {})
-
-    return reduce
 
 
 def _atleast_3d(*arrays: Any) -> Any:
@@ -553,7 +531,9 @@ def _dtype_of(x: Any) -> Any:
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shape": lambda a: tuple(a.shape), "ndim": lambda a: len(a.shape), "size": _size, "where": _where, "copy": lambda a, order="K",
     subok=False: call(TORCH["clone"], (a,), {}),
-    "zeros_like": _made_like(0), "empty_like": _made_like(0), "ones_like": _made_like(1), "full_like": _made_like(None),
+    "zeros_like": _made_like(0),
+    "empty_like": lambda prototype, *rest, **named: _made_like(0)(prototype, *rest, **named), "ones_like": _made_like(1),
+    "full_like": _full_like,
     "atleast_1d": _dims_at_least(1), "atleast_2d": _dims_at_least(2), "hstack": _hstack, "vstack": _vstack, "column_stack": _column_stack,
     "atleast_3d": _atleast_3d, "dstack": _dstack, "meshgrid": _meshgrid, "polyval": _polyval, "rot90": _rot90, "select": _select,
     "split": lambda ary, indices_or_sections, axis=0: list(call(NUMPY["split"], (ary, indices_or_sections), {"axis": axis})),
@@ -561,19 +541,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "unstack": lambda x, *, axis=0: tuple(call(TORCH["unbind"], (x, axis), {})),
     "astype": lambda x, dtype, *, copy=True, device=None: call(TORCH["astype"], (x, dtype), {}),
     "vdot": _vdot, "linalg.vecdot": lambda x1, x2, *, axis=-1: _vecdot(x1, x2, axis), "matrix_transpose": _swapped, "linalg.matrix_transpose": _swapped,
-    **{f"nan{name}": _without_nan(name) for name in ("sum", "prod", "mean", "max", "min")},
-    "nan_to_num": lambda x, copy=True, **rest: _nan_to_num(x, copy, rest),
+    **REDUCTIONS, **{name: _joining(name) for name in ("concatenate", "concat", "stack")},
+    "nan_to_num": lambda x, copy=True, nan=0.0, posinf=None, neginf=None: _nan_to_num(x, copy, {"nan": nan, "posinf": posinf, "neginf": neginf}),
     "reshape": lambda a, /, shape=None, order="C", *, newshape=None, copy=None: ordered_reshape(a, (shape if newshape is None else newshape,), order),
     "ravel": lambda a, order="C": ordered_reshape(a, None, order), "clip": _clip, "linalg.matrix_power": _matrix_power, "divmod": _divmod,
     "diff": _diff, "trapezoid": _trapezoid, "average": _average, "tensordot": _tensordot, "inner": _inner,
     "append": lambda arr, values, axis=None: _append(arr, values, axis),
-    "ptp": lambda a, axis=None, keepdims=False: call(NUMPY["max"], (a,), {"axis": axis, "keepdims": keepdims}) - call(NUMPY["min"], (a,),
-    {"axis": axis, "keepdims": keepdims}),
     "diag": lambda v, k=0: call(NUMPY["diagonal"], (v, k), {}) if len(v.shape) == 2 else call(TORCH["diag"], (v, k), {}),
     "einsum": _einsum, "flip": _flip, "fliplr": lambda m: _flip(m, 1), "flipud": lambda m: _flip(m, 0),
     "allclose": _concrete(np.allclose), "array_equal": _concrete(np.array_equal), "may_share_memory": _concrete(np.may_share_memory),
-    "shares_memory": _concrete(np.shares_memory), "array_repr": lambda a, *rest, **kw: repr(a), "array_str": lambda a, *rest, **kw: str(a),
-    "nonzero": lambda a: a.nonzero(), **{name: reduction(name) for name in ("sum", "prod", "max", "min", "amax", "amin", "mean", "any", "all")},
+    "shares_memory": _concrete(np.shares_memory), "array_repr": lambda arr, *rest, **kw: repr(arr), "array_str": lambda a, *rest, **kw: str(a),
+    "nonzero": lambda a: a.nonzero(),
     "result_type": lambda *xs: np.result_type(*map(_dtype_of, xs)), "iscomplexobj": lambda x: x._dtype.kind == "c", "isrealobj": lambda x: x._dtype.kind != "c",
     "real": lambda val: val, "linalg.multi_dot": lambda arrays: _chain(arrays),
 }

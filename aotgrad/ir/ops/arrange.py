@@ -299,7 +299,7 @@ def _stack_body(b: Any, *xs: Any, dim: int) -> Any:
 
 _PAIR = lambda: (Sample((_x(2, 3), _x(2, 3) + 1.0), {"dim": d}, str(d)) for d in (0, 1))
 _move("cat", "Arrays joined along ``dim``.", lambda b, *xs, dim: b.concatenate(*xs, dim=dim), {"dim": 0}, _PAIR,
-      Front("cat(tensors, dim=0)", _join_canon, "contract", ("concatenate", "concat"), "concatenate(tensors, dim=0, out=None, dtype=None)", method=False,
+      Front("cat(tensors, dim=0)", _join_canon, "contract", ("concatenate", "concat"), "concatenate(tensors, dim=0, out=None)", method=False,
             aliases=("concatenate", "concat"),
             tensors=("tensors",)), ("xs*",), "any")
 _move("stack", "Arrays stacked along a new ``dim``.", _stack_body, {"dim": 0}, _PAIR,
@@ -647,7 +647,7 @@ def _np_trace(b: Any, x: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, d
 
 
 _move("trace", "The sum of the diagonal.", lambda b, x: b.sum(b.diagonal(x, offset=0), dims=(len(x.type.shape) - 2,)), {}, _one(((3, 3), {})),
-      Front("trace(input)", _trace, "none", ("trace",), "trace(input, offset=0, axis1=0, axis2=1, dtype=None)", _np_trace))
+      Front("trace(input)", _trace, "none", ("trace",), "trace(input, offset=0, axis1=0, axis2=1, dtype=None, out=None)", _np_trace))
 
 
 # ---- limits, linear interpolation and other arithmetic with optional parts ------------------------------------------------------------

@@ -129,7 +129,7 @@ _flat("ceil", "Smallest integer not below x.", np.ceil, lambda k, op, x: k.math(
 _flat("trunc", "x rounded towards zero.", np.trunc, lambda k, op, x: k.math("trunc", x), canon=_whole_front("trunc"), np=("trunc", "fix"),
       aliases=("fix",))
 _flat("round", "x rounded to the nearest integer, halves to even.", np.round, lambda k, op, x: k.math("roundeven", x), canon=_round_front, np=("rint", "round", "around"),
-      keywords=", *, decimals=0", np_signature="round(input, decimals=0)")
+      keywords=", *, decimals=0", np_signature="round(input, decimals=0, out=None)")
 
 
 def _test(name: str, doc: str, ref: Any, lower: Any) -> None:

@@ -346,7 +346,8 @@ register(OpDef(
     _cumulate_ref(np.cumsum, 0),
     Linear(lambda b, ct, op: {0: b.cumsum(ct, dim=op.attrs["dim"], exclusive=op.attrs["exclusive"], reverse=not op.attrs["reverse"])}), Kernel("cumulate"), _CUMULATE,
     _cumulate_samples, batch=_along_batch,
-    front=Front("cumsum(input, dim=None, *, dtype=None)", _running_front("cumsum"), "none", ("cumsum",), "cumsum(input, dim=None, dtype=None)", inplace=True)))
+    front=Front("cumsum(input, dim=None, *, dtype=None)", _running_front("cumsum"), "none", ("cumsum",),
+                "cumsum(input, dim=None, dtype=None, out=None)", inplace=True)))
 
 
 def _cumprod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any:
@@ -429,7 +430,8 @@ register(OpDef(
     "cumprod", "Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule,
     _cumulate_ref(np.cumprod, 1),
     Linearize(_cumprod_linearize), Kernel("cumulate"), _CUMULATE, _cumulate_samples, batch=_along_batch,
-    front=Front("cumprod(input, dim=None, *, dtype=None)", _running_front("cumprod"), "none", ("cumprod",), "cumprod(input, dim=None, dtype=None)", inplace=True)))
+    front=Front("cumprod(input, dim=None, *, dtype=None)", _running_front("cumprod"), "none", ("cumprod",),
+                "cumprod(input, dim=None, dtype=None, out=None)", inplace=True)))
 
 
 # ---- composites ---------------------------------------------------------------------------------------------------------------
