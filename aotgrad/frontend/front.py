@@ -531,6 +531,8 @@ def publics() -> tuple[dict[str, Public], dict[str, Public]]:
         for n in front.np:
             numpy[n] = Public(op, n, front.np_signature or front.signature, front.np_canon or front.canon)
             numpy[n].numpy = True
+            if front.np_signature is not None:
+                numpy[n].respell = None
     return torch, numpy
 
 

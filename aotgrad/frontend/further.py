@@ -308,13 +308,16 @@ def row_stack(tensors: Sequence[Any]) -> Any:
 
 
 def _with_mean(name: str) -> Callable[..., Any]:
-    def pair(input: Any, dim: Any = None, *, correction: Any = 1, keepdim: bool = False, unbiased: Any = None) -> tuple[Any, Any]:
-        free = correction if unbiased is None else int(unbiased)
-        return call(TORCH[name], (input, dim), {"correction": free, "keepdim": keepdim}), f.mean(input, dim, keepdim)
+    def pair(input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> tuple[Any, Any]:
+        return call(TORCH[name], (input, dim, unbiased, keepdim), {"correction": correction}), f.mean(input, dim, keepdim)
 
-    pair.__name__ = pair.__qualname__ = f"{name}_mean"
-    pair.__doc__ = f"``{name}`` and ``mean`` over ``dim``."
-    return pair
+    def respelt(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return pair(*TORCH[name].respell(args), **kwargs)  # type: ignore[misc]
+
+    functools.update_wrapper(respelt, pair)
+    respelt.__name__ = respelt.__qualname__ = f"{name}_mean"
+    respelt.__doc__ = f"``{name}`` and ``mean`` over ``dim``."
+    return respelt
 
 
 def _without_nan(name: str) -> Callable[..., Any]:

@@ -131,6 +131,7 @@ def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
 
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """The middle element in order, the lower of two: of everything, or along ``dim`` with its place, (values, indices). NaN where there is one.
+    The middle of everything shares its derivative evenly among the elements equal to it.
 
     >>> import aotgrad as ag
     >>> ag.median(ag.tensor([4.0, 1.0, 3.0, 2.0]))
@@ -143,7 +144,12 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     flat = f.reshape(input, (-1,))
     if not flat.shape[0]:
         return flat.new_full((), float("nan"))
-    return _at(flat, 0, (flat.shape[0] - 1) // 2, False, "median", True, _middle)[0]
+    middle = _at(flat.detach(), 0, (flat.shape[0] - 1) // 2, False, "median", True, _middle)[0]
+    equal = decode(flat._data) == decode(middle._data) if middle._data == middle._data else flat._data != flat._data
+    out = f.amax(f.index_select(flat, 0, _index(np.flatnonzero(equal))))  # those that share its derivative, as PyTorch has it
+    if type(out) is Tensor and out._node is not None:
+        rename(out._node, "MedianBackward0")
+    return out
 
 
 # ---- sets and counts --------------------------------------------------------------------------------------------------------------------

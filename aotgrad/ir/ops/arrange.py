@@ -13,7 +13,7 @@ from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, Aotgra
 
 from .. import dims as dimlib
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
-from .common import at_least, norm_dim, norm_dims
+from .common import at_least, empty_is_all, norm_dim, norm_dims
 
 __all__: list[str] = []
 
@@ -729,6 +729,6 @@ def _count_nonzero(b: Any, x: Any, dim: Any = None, keepdim: bool = False) -> An
 
 
 _move("count_nonzero", "How many elements are not 0.", lambda b, x: _count_nonzero(b, x), {}, _one(((2, 3), {})),
-      Front("count_nonzero(input, dim=None)", lambda b, x, dim=None: _count_nonzero(b, x, dim), "none", ("count_nonzero",),
+      Front("count_nonzero(input, dim=None)", empty_is_all(_count_nonzero), "none", ("count_nonzero",),
             "count_nonzero(input, dim=None, *, keepdim=False)", _count_nonzero))
 

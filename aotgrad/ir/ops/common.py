@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from aotgrad_runtime.errors import AotgradDimError, AotgradDTypeError, AotgradTy
 from ..opdef import Sample
 from ..types import Layout, TensorType
 
-__all__ = ["at_least", "elementwise_rule", "drop_dims", "float_samples", "floats", "norm_dim", "norm_dims", "vectorised", "whole", "zero_aware"]
+__all__ = ["at_least", "elementwise_rule", "drop_dims", "empty_is_all", "float_samples", "floats", "norm_dim", "norm_dims", "vectorised", "whole", "zero_aware"]
 
 Rule = Callable[[Sequence[TensorType], Mapping[str, Any]], Sequence[TensorType]]
 
@@ -64,6 +65,8 @@ def whole(value: Any) -> int | None:
 def norm_dim(dim: Any, rank: int, what: str = "dim") -> int:
     """A dimension index in range, negative ones counted from the end. Without dimensions 0 and -1 are in range."""
     try:
+        if isinstance(dim, (bool, np.bool_)):  # a flag at the wrong place
+            raise TypeError
         d = operator.index(dim)
     except TypeError:
         raise AotgradTypeError(f"{what}={dim!r} is {type(dim).__name__}; a whole number is needed") from None
@@ -83,6 +86,16 @@ def norm_dims(dim: Any, rank: int, what: str = "dim") -> tuple[int, ...]:
     if len(set(out)) != len(out):
         raise AotgradValueError(f"{what}={dim!r} names a dimension twice")
     return out if rank else ()
+
+
+def empty_is_all(canon: Callable[..., Any]) -> Callable[..., Any]:
+    """``canon`` of a reduction as torch has it: an empty tuple of dims is all of them. (NumPy's reduces nothing.)"""
+
+    @functools.wraps(canon)
+    def torch(b: Any, x: Any, *args: Any, dim: Any = None, **named: Any) -> Any:
+        return canon(b, x, *args, dim=None if isinstance(dim, (tuple, list)) and not dim else dim, **named)
+
+    return torch
 
 
 def floats(b: Any, x: Any, dtype: Any, what: str) -> Any:

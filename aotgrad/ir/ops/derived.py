@@ -11,7 +11,7 @@ from aotgrad_runtime.dtypes import bool_, float32, float64, int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, AotgradDTypeError, AotgradRangeError, AotgradValueError
 
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
-from .common import at_least, norm_dim, norm_dims
+from .common import at_least, empty_is_all, norm_dim, norm_dims
 from .contract import _matmul_body, _matmul_canon, no_bools
 from .reduce import _nonempty
 
@@ -130,7 +130,8 @@ def _norm_canon(b: Any, x: Any, p: Any = "fro", dim: Any = None, keepdim: bool =
 
 _derive("norm", "(sum |x|**p) ** (1/p) over ``dims``; derivative 0 at its kink.", ("x",), _norm_body,
         lambda: (Sample((_x(3, 4),), {"p": p, "dims": d}, f"{p}{d}") for p, d in ((2, (0, 1)), (2, (1,)), (1, (0,)), (3, (0, 1)), (np.inf, (1,)))),
-        Front("norm(input, p='fro', dim=None, keepdim=False, dtype=None)", _norm_canon, "none", ("linalg.norm",), "norm(input, ord=None, dim=None, keepdim=False)",
+        Front("norm(input, p='fro', dim=None, keepdim=False, dtype=None)", empty_is_all(_norm_canon), "none", ("linalg.norm",),
+              "norm(input, ord=None, dim=None, keepdim=False)",
               lambda b, x, ord=None, dim=None, keepdim=False: _norm_canon(b, x, ord, dim, keepdim, np_rules=True)), {"p": 2, "dims": REQUIRED})
 
 

@@ -17,7 +17,7 @@ from ..opdef import REQUIRED, Body, Composite, Front, Kernel, Linear, Linearize,
 from ..transforms.batch import spread
 from ..transforms.rewrite import cone
 from ..types import TensorType
-from .common import drop_dims, floats, norm_dim, norm_dims, zero_aware
+from .common import drop_dims, empty_is_all, floats, norm_dim, norm_dims, zero_aware
 
 Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
@@ -83,6 +83,8 @@ def _float_like(name: str) -> Any:
 def _variance_like(name: str) -> Any:
     def canon(b: Any, x: Any, dim: Any = None, unbiased: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
         x, dims = floats(b, x, None, name), norm_dims(dim, len(x.type.shape))
+        if unbiased is not None and (not isinstance(unbiased, bool) or correction is not None):
+            raise AotgradTypeError(f"{name}: unbiased={unbiased!r}: give True or False, or a number as correction=, not both")
         free = correction if correction is not None else 1 if unbiased is None else int(unbiased)
         return _finish(b, x, b.emit(name, [x], {"dims": dims, "correction": free})[0], dims, keepdim)
 
@@ -181,14 +183,20 @@ def _running_front(name: str) -> Any:
     return canon
 
 
+def _unbiased_second(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """torch's ``std(x, False)`` says whether to divide by n - 1."""
+    return (args[0], None, args[1]) if len(args) == 2 and isinstance(args[1], bool) else args
+
+
 def _variance_front(name: str) -> Front:
-    return Front(f"{name}(input, dim=None, unbiased=None, *, correction=None, keepdim=False)", _variance_like(name), "none", (name,),
-                 f"{name}(input, dim=None, dtype=None, out=None, correction=0, keepdim=False)", _variance_np(name))
+    return Front(f"{name}(input, dim=None, unbiased=None, keepdim=False, *, correction=None)", empty_is_all(_variance_like(name)), "none", (name,),
+                 f"{name}(input, dim=None, dtype=None, out=None, correction=0, keepdim=False)", _variance_np(name), respell=_unbiased_second)
 
 
 def _reduction_front(name: str, canon: Any, np_names: tuple[str, ...] = (), np_canon: Any = None, np_extra: str = "dtype=None, out=None, ") -> Front:
     extra = ", *, dtype=None" if "dtype" in np_extra else ""
-    return Front(f"{name}(input, dim=None, keepdim=False{extra})", canon, "none", np_names or (name,),
+    torch = canon if name in ("any", "all", "argmax", "argmin") else empty_is_all(canon)
+    return Front(f"{name}(input, dim=None, keepdim=False{extra})", torch, "none", np_names or (name,),
                  f"{name}(input, dim=None, {np_extra}keepdim=False)", np_canon or canon)
 
 
@@ -619,7 +627,7 @@ _reduction_composite("std", "Square root of the variance; derivative 0 at its ki
                      lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0))),
                      _variance_front("std"))
 _reduction_composite("logsumexp", "log of the sum of exponentials; all -inf gives -inf with gradient 0.", _logsumexp_body,
-                     front=Front("logsumexp(input, dim=None, keepdim=False)", _float_like("logsumexp"), "float"))
+                     front=Front("logsumexp(input, dim=None, keepdim=False)", empty_is_all(_float_like("logsumexp")), "float"))
 register(OpDef("softmax", "exp(x) / sum(exp(x)) along ``dim``.", ("x",), _same_rule, None, Composite(_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples,
                front=Front("softmax(input, dim=-1, dtype=None)", _softmax_front("softmax"), "none", functional=True)))
 register(OpDef("log_softmax", "x - logsumexp(x) along ``dim``.", ("x",), _same_rule, None, Composite(_log_softmax_body), attrs={"dim": REQUIRED}, samples=_dim_samples,
