@@ -452,6 +452,10 @@ def _no_dim(self: Any) -> Any:
     return run(NUMPY["transpose"], {"input": self})
 
 
+def _conjugate_transpose(self: Any) -> Any:
+    return conj(_matrix_transpose(self))
+
+
 def _matrix_transpose(self: Any) -> Any:
     if self.ndim < 2:
         raise AotgradArgumentError(f"mT needs a matrix or a batch of them, not rank {self.ndim}")
@@ -527,7 +531,8 @@ def _extra_methods() -> dict[str, Any]:
         "astype": _cast,
         "fill_": _fill, "zero_": _zero, "copy_": _copy, "select": _select, "nonzero": _nonzero, "view": _view, "cpu": _cpu, "positive": positive,
         "where": _where_method,
-        "H": property(_matrix_transpose, doc="The conjugate transpose of a matrix."), "real": property(lambda self: self, doc="The real part."),
+        "H": property(_conjugate_transpose, doc="The conjugate transpose of a matrix."), "real": property(lambda self: real(self), doc="The real part."),
+        "imag": property(lambda self: imag(self), doc="The imaginary part of a complex tensor."), "conj": conj,
         "view_as": _view_as, "reshape_as": _reshape_as, "expand_as": _expand_as, "type_as": _type_as, "masked_select": _masked_select,
         "allclose": allclose, "equal": equal, "is_nonzero": is_nonzero,
         "is_same_size": is_same_size, "diff": PUBLIC["diff"],
@@ -718,7 +723,27 @@ def positive(input: Any) -> Any:
 
 def real(input: Any) -> Any:
     """The real part."""
-    return input.real
+    return _part(input, "real") if input._dtype.is_complex else input
+
+
+def imag(input: Any) -> Any:
+    """The imaginary part of a complex tensor."""
+    if not input._dtype.is_complex:
+        raise AotgradRuntimeError(f"{user_loc()}: imag is not implemented for tensors with non-complex dtypes.")
+    return _part(input, "imag")
+
+
+def conj(input: Any) -> Any:
+    """The complex conjugate: of what is not complex, the tensor itself."""
+    return _part(input, "conj") if input._dtype.is_complex else input
+
+
+def _part(x: Any, name: str) -> Any:
+    if isinstance(x, (Traced, Dual)) or x._requires_grad:
+        raise AotgradNotImplementedError(f"{user_loc()}: {name} of a complex tensor has no derivative and cannot be compiled; take it of x.detach()")
+    out = ledger.detach(x)
+    out._data = np.conj(x._data) if name == "conj" else getattr(x._data, name)
+    return out
 
 
 def equal(input: Any, other: Any) -> bool:
@@ -758,7 +783,7 @@ def _in_place_functions() -> dict[str, Method]:
 ATTRIBUTES: dict[str, Any] = {
     "numel": numel, "is_tensor": is_tensor, "is_floating_point": is_floating_point, "equal": equal, "allclose": allclose, "detach": detach,
     "is_complex": is_complex, "is_signed": is_signed, "is_inference": is_inference, "is_same_size": is_same_size, "is_nonzero": is_nonzero, "positive": positive,
-    "real": real, "fill_": _fill, "zero_": _zero, "detach_": ledger.detach_, **_in_place_functions(),
+    "real": real, "imag": imag, "conj": conj, "fill_": _fill, "zero_": _zero, "detach_": ledger.detach_, **_in_place_functions(),
     "select": _select, "nonzero": _nonzero, "clone": _clone,
     "masked_select": _masked_select, **PUBLIC, **FURTHER, **ORDERED, **DRAWS,
 }

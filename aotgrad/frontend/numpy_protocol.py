@@ -71,6 +71,8 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             name = _BITS[name]
     if name in _PRODUCTS and not kwargs:
         return _contract(name, _PRODUCTS[name], *(v if isinstance(v, Tensor) else np.asarray(v) for v in inputs))
+    if name == "conjugate" and isinstance(inputs[0], Tensor) and inputs[0]._dtype.is_complex:
+        return inputs[0].conj()
     if name in ("positive", "conjugate"):
         return call(TORCH["clone"], tuple(inputs), {})
     if name in _FLOATS:  # the functions that serve them leave integers
@@ -553,7 +555,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shares_memory": _concrete(np.shares_memory), "array_repr": lambda arr, *rest, **kw: repr(arr), "array_str": lambda a, *rest, **kw: str(a),
     "nonzero": lambda a: a.nonzero(),
     "result_type": lambda *xs: np.result_type(*map(_dtype_of, xs)), "iscomplexobj": lambda x: x._dtype.kind == "c", "isrealobj": lambda x: x._dtype.kind != "c",
-    "real": lambda val: val, "linalg.multi_dot": lambda arrays: _chain(arrays),
+    "real": lambda val: val.real, "imag": lambda val: val.imag if val._dtype.is_complex else filled_like(val, 0), "linalg.multi_dot": lambda arrays: _chain(arrays),
 }
 
 

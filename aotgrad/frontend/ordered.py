@@ -10,7 +10,7 @@ import numpy as np
 from aotgrad.ir.ops.common import norm_dim
 from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.dtypes import float32, float64, int32, int64
-from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradDTypeError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from .eager import rename
@@ -45,6 +45,8 @@ def _numbers(x: Any, name: str) -> Any:
                                "the places as an argument")
     if not isinstance(x, Tensor):
         raise AotgradTypeError(f"{user_loc()}: {name} takes a tensor, not {type(x).__name__}")
+    if x._dtype.is_complex:
+        raise AotgradDTypeError(f"{user_loc()}: {name}: dtype {x._dtype.name} has no order; give the parts (x.real, x.imag)")
     return decode(x._data)
 
 

@@ -22,7 +22,7 @@ from aotgrad.ir.transforms.widen import widened
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime.arrays import decode, encode_bfloat16
 from aotgrad_runtime.dtypes import bfloat16, float32
-from aotgrad_runtime.errors import AotgradError, AotgradRangeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradNotImplementedError, AotgradRangeError, AotgradValueError
 
 from . import images, kernels, native
 
@@ -169,6 +169,7 @@ def _derive_pullback(program: Program, active: Sequence[bool], present: Sequence
     outs, moved = differentiate(b, lb, decompose_block(func.body), ins, tangents)
     cts = [Value(o.type) if on else None for o, on in zip(outs, present)]
     wanted = [t for t in tangents if t is not None]
+    _check_complex(aside.ops)
     found = transpose_into(b, aside.ops, wanted, moved, cts)
     gives = tuple([c is not None or not program.backward for c in found])
     results = [b.zeros(t) if c is None else c for c, t, on in zip(found, wanted, gives) if on]
@@ -177,6 +178,13 @@ def _derive_pullback(program: Program, active: Sequence[bool], present: Sequence
     made = Program(Func(f"{program.name}_backward", cut), program.name)
     made.backward = True
     return Pullback(made, kept_ins, kept_outs, gives)
+
+
+def _check_complex(ops: Iterable[Op]) -> None:
+    """Products of complex numbers have conjugates as their adjoints, which transposes do not know."""
+    for op in ops:
+        if (isinstance(opdef.get(op.name).derivative, opdef.Bilinear) or op.name == "div") and any(v.type.dtype.is_complex for v in op.operands):
+            raise AotgradNotImplementedError(f"{_line(op)}: gradients through products of complex numbers are not available; compute with the parts (x.real, x.imag)")
 
 
 def _cut(block: Block, ins: list[Value], outs: list[Value], cts: list[Value], results: list[Value], several: bool) -> tuple[Block, tuple[int, ...], tuple[int, ...]]:

@@ -263,6 +263,8 @@ class TensorMethods:
         """x limited to [min, max]; either may be absent. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result ..."""
     def clone(self, *, memory_format: Any = ...) -> Tensor:
         """A copy, recorded."""
+    def conj(self) -> Tensor:
+        """The complex conjugate: of what is not complex, the tensor itself."""
     def contiguous(self, memory_format: Any = ...) -> Tensor:
         """The tensor with its elements dense in ``memory_format``: itself if they are, else a copy."""
     def copy_(self, src: Operand, non_blocking: _bool = ...) -> Tensor:
@@ -431,6 +433,9 @@ class TensorMethods:
         """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0)."""
     def hypot_(self, other: Operand) -> Tensor:
         """sqrt(x*x + y*y) without overflow or underflow; derivative 0 at (0, 0). In place: the result is written into the tensor, which is returned. Shape ..."""
+    @property
+    def imag(self) -> Tensor:
+        """The imaginary part of a complex tensor."""
     def index_add(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
         """x with slices of source added along ``dim``, at the places of ``index``."""
     def index_add_(self, dim: Any, index: Operand, source: Operand, *, alpha: _float = ...) -> Tensor:
@@ -553,7 +558,7 @@ class TensorMethods:
     def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Arithmetic mean over ``dims``."""
     def median(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
-        """The middle element in order, the lower of two: of everything, or along ``dim`` with its place, (values, indices). NaN where there is one."""
+        """The middle element in order, the lower of two: of everything, or along ``dim`` with its place, (values, indices). NaN where there is one. The ..."""
     def min(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """The minimum of everything; with ``dim``, (values, indices), and the derivative goes to the index returned. With a second array: ``minimum`` of the ..."""
     def minimum(self, other: Operand) -> Tensor:
@@ -737,7 +742,7 @@ class TensorMethods:
         """Dims of size 1 left out."""
     def squeeze_(self, dim: Any = ...) -> Tensor:
         """Dims of size 1 left out. In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay as they are, ..."""
-    def std(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
+    def std(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ...) -> Tensor:
         """Square root of the variance; derivative 0 at its kink."""
     def sub(self, other: Operand, *, alpha: _float = ...) -> Tensor:
         """x - y."""
@@ -823,7 +828,7 @@ class TensorMethods:
         """A new dim of size 1."""
     def unsqueeze_(self, dim: Any) -> Tensor:
         """A new dim of size 1. In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay as they are, and ..."""
-    def var(self, dim: Any = ..., unbiased: Any = ..., *, correction: Any = ..., keepdim: _bool = ...) -> Tensor:
+    def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ...) -> Tensor:
         """Variance over ``dims`` with ``n - correction`` in the denominator."""
     def view(self, *shape: Any, dtype: Any = ...) -> Tensor:
         """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then). With a dtype: its bits read as numbers ..."""

@@ -15,7 +15,7 @@ from aotgrad_runtime.errors import AotgradOverflowError, AotgradTypeError, Aotgr
 from ..opdef import REQUIRED, Bilinear, Domain, Front, Linear, OpDef, Partials, Sample, Scalar, Zero, register
 from ..transforms.cleanup import splat
 from ..types import TensorType
-from .common import compare_rule, elementwise_rule, float_samples
+from .common import compare_rule, elementwise_rule, float_samples, order_rule
 
 
 def _same(b: Any, ct: Any, op: Any) -> dict[int, Any]:
@@ -137,7 +137,8 @@ def _bool_samples() -> Iterable[Sample]:
 
 def _compare(name: str, np_name: str, sign: str, ref: Any, operators: tuple[str, ...], aliases: tuple[str, ...] = ()) -> None:
     register(OpDef(
-        name, f"x {sign} y, elementwise.", ("x", "y"), compare_rule, ref, Zero(), Scalar(lambda k, op, x, y: k.cmp(name, x, y)), samples=float_samples(operands=2),
+        name, f"x {sign} y, elementwise.", ("x", "y"), compare_rule if name in ("eq", "ne") else order_rule, ref, Zero(),
+        Scalar(lambda k, op, x, y: k.cmp(name, x, y)), samples=float_samples(operands=2),
         layouts="elementwise", exact=True,
         front=Front(f"{name}(input, other)", promote="compare", np=(np_name,), operator=operators, inplace=True, aliases=aliases)))
 

@@ -43,6 +43,18 @@ def compare_rule(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Seque
     return elementwise_rule(out=bool_)(types, attrs)
 
 
+def order_rule(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Sequence[TensorType]:
+    """The same, of numbers that have an order."""
+    unordered(types[0])
+    return compare_rule(types, attrs)
+
+
+def unordered(t: TensorType) -> None:
+    """Refuses complex numbers where an order is needed."""
+    if t.dtype.is_complex:
+        raise AotgradDTypeError(f"dtype {t.dtype.name} has no order; compare the parts (x.real, x.imag) or the sizes")
+
+
 def drop_dims(t: TensorType, dims: Sequence[int], dtype: DType | None = None) -> TensorType:
     """The type after reducing ``dims``: what is left keeps its memory order."""
     kept = [d for d in range(t.rank) if d not in dims]

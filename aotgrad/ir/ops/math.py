@@ -213,7 +213,7 @@ def _square_front(b: Any, x: Any) -> Any:
 
 
 def _reciprocal_front(b: Any, x: Any) -> Any:
-    if x.type.dtype.kind != "f":
+    if x.type.dtype.kind not in "fc":
         if not b.torch:
             raise AotgradTypeError(f"reciprocal: NumPy's reciprocal of {x.type.dtype.name} is cut to a whole number; write 1.0 / x for floats, 1 // x for integers")
         x = b.to_dtype(x, defaults.dtype)

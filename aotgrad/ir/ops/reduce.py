@@ -17,7 +17,7 @@ from ..opdef import REQUIRED, Body, Composite, Front, Kernel, Linear, Linearize,
 from ..transforms.batch import spread
 from ..transforms.rewrite import cone
 from ..types import TensorType
-from .common import drop_dims, empty_is_all, floats, norm_dim, norm_dims, zero_aware
+from .common import drop_dims, empty_is_all, floats, norm_dim, norm_dims, unordered, zero_aware
 
 Types = Sequence[TensorType]
 Attrs = Mapping[str, Any]
@@ -314,6 +314,7 @@ def _along_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: A
 
 
 def _arg_rule(types: Types, a: Attrs) -> Types:
+    unordered(types[0])
     if types[0].shape[a["dim"]] == 0:
         raise AotgradValueError(f"argmax/argmin along the empty dim {a['dim']} of {types[0]} has no value")
     return (drop_dims(types[0], (a["dim"],), int64),)
