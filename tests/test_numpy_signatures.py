@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import numpy as np
@@ -139,3 +140,10 @@ def test_out_takes_a_tensor() -> None:
     out = ag.zeros(2, dtype=ag.float64)
     assert np.sum(ag.tensor(X), axis=1, out=out) is out
     np.testing.assert_allclose(out.numpy(), X.sum(1), rtol=1e-15)
+
+
+def test_descriptions_name_no_parameter_that_nobody_can_pass() -> None:
+    for name, public in TORCH.items():
+        layout = public.layout
+        said = set(re.findall(r"``(\w+)``", public.op.doc)) & {*public.op.attrs, *public.op.operands}
+        assert said <= {*layout.positional, *layout.keywords, layout.star}, name

@@ -113,17 +113,17 @@ class TensorMethods:
     def addr_(self, vec1: Any, vec2: Any, *, beta: _int = ..., alpha: _float = ...) -> Tensor:
         """``addr``, written into the tensor."""
     def all(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
-        """Logical and over ``dims``."""
+        """Logical and over ``dim``."""
     def allclose(self, other: Operand, rtol: _float = ..., atol: _float = ..., equal_nan: _bool = ...) -> _bool:
         """Whether all elements agree within ``atol + rtol * |other|``."""
     def amax(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
-        """maximum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
+        """maximum over ``dim``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
     def amin(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
-        """minimum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
+        """minimum over ``dim``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number."""
     def aminmax(self, *, dim: Any = ..., keepdim: _bool = ...) -> tuple[Tensor, ...]:
         """``amin`` and ``amax``."""
     def any(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
-        """Logical or over ``dims``."""
+        """Logical or over ``dim``."""
     def arccos(self) -> Tensor:
         """Arccosine."""
     def arccos_(self) -> Tensor:
@@ -226,7 +226,7 @@ class TensorMethods:
     def bool(self, memory_format: Any = ...) -> Tensor:
         """The tensor as bool, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def broadcast_to(self, *sizes: Any) -> Tensor:
-        """x broadcast to ``shape`` (torch's expand)."""
+        """x broadcast to a shape (torch's expand)."""
     def byte(self, memory_format: Any = ...) -> Tensor:
         """The tensor as uint8, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def cbrt(self) -> Tensor:
@@ -284,13 +284,13 @@ class TensorMethods:
     def cross(self, other: Operand, dim: Any = ...) -> Tensor:
         """Vector product along ``dim`` of size 3."""
     def cumprod(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
-        """Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end."""
+        """Running product along ``dim``: the element itself is in it."""
     def cumprod_(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
-        """Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place: the result is written into ..."""
+        """Running product along ``dim``: the element itself is in it. In place: the result is written into the tensor, which is returned. Shape and dtype ..."""
     def cumsum(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
-        """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end."""
+        """Running sum along ``dim``: the element itself is in it."""
     def cumsum_(self, dim: Any = ..., *, dtype: Any = ...) -> Tensor:
-        """Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end. In place: the result is written into the ..."""
+        """Running sum along ``dim``: the element itself is in it. In place: the result is written into the tensor, which is returned. Shape and dtype stay: ..."""
     def deg2rad(self) -> Tensor:
         """Degrees as radians."""
     def deg2rad_(self) -> Tensor:
@@ -344,7 +344,7 @@ class TensorMethods:
     def exp_(self) -> Tensor:
         """e ** x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def expand(self, *sizes: Any) -> Tensor:
-        """x broadcast to ``shape`` (torch's expand)."""
+        """x broadcast to a shape (torch's expand)."""
     def expand_as(self, other: Operand) -> Tensor:
         """The tensor broadcast to the shape of ``other``, as ``expand(other.shape)``: a view; ``RuntimeError`` where it does not broadcast."""
     def expit(self) -> Tensor:
@@ -382,17 +382,17 @@ class TensorMethods:
     def floor_(self) -> Tensor:
         """Largest integer not above x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
     def floor_divide(self, other: Operand) -> Tensor:
-        """The largest integer not above x / y. ``checked``: integers divided by 0 are an error."""
+        """The largest integer not above x / y. Integers divided by 0 are an error in tensors, 0 in NumPy."""
     def floor_divide_(self, other: Operand) -> Tensor:
-        """The largest integer not above x / y. ``checked``: integers divided by 0 are an error. In place: the result is written into the tensor, which is ..."""
+        """The largest integer not above x / y. Integers divided by 0 are an error in tensors, 0 in NumPy. In place: the result is written into the tensor, ..."""
     def fmax(self, other: Operand) -> Tensor:
         """The maximum of x and y; a number wins over NaN."""
     def fmin(self, other: Operand) -> Tensor:
         """The minimum of x and y; a number wins over NaN."""
     def fmod(self, other: Operand) -> Tensor:
-        """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error."""
+        """x - trunc(x / y) * y: the sign is x's, as in C. Integers divided by 0 are an error in tensors, 0 in NumPy."""
     def fmod_(self, other: Operand) -> Tensor:
-        """x - trunc(x / y) * y: the sign is x's, as in C. ``checked``: integers divided by 0 are an error. In place: the result is written into the tensor, ..."""
+        """x - trunc(x / y) * y: the sign is x's, as in C. Integers divided by 0 are an error in tensors, 0 in NumPy. In place: the result is written into ..."""
     def frac(self) -> Tensor:
         """What is behind the point, with the sign of x."""
     def frac_(self) -> Tensor:
@@ -556,7 +556,7 @@ class TensorMethods:
     def maximum(self, other: Operand) -> Tensor:
         """The larger of x and y, 0 above -0; NaN wins; ties share the derivative evenly."""
     def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
-        """Arithmetic mean over ``dims``."""
+        """Arithmetic mean over ``dim``."""
     def median(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """The middle element in order, the lower of two: of everything, or along ``dim`` with its place, (values, indices). NaN where there is one. The ..."""
     def min(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
@@ -618,7 +618,7 @@ class TensorMethods:
     def nonzero(self, as_tuple: _bool = ...) -> Any:
         """Places of the elements that are not 0: one row each, or one tensor per dim."""
     def norm(self, p: str = ..., dim: Any = ..., keepdim: _bool = ..., dtype: Any = ...) -> Tensor:
-        """(sum |x|**p) ** (1/p) over ``dims``; derivative 0 at its kink."""
+        """(sum |x|**p) ** (1/p) over ``dim``; derivative 0 at its kink."""
     def normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
         """Every element becomes normal with this mean and standard deviation. In place."""
     def not_equal(self, other: Operand) -> Tensor:
@@ -638,7 +638,7 @@ class TensorMethods:
     def prelu(self, weight: Any) -> Tensor:
         """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1)."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
-        """Product over ``dims``."""
+        """Product over ``dim``."""
     def rad2deg(self) -> Tensor:
         """Radians as degrees."""
     def rad2deg_(self) -> Tensor:
@@ -657,11 +657,11 @@ class TensorMethods:
     def relu_(self) -> Tensor:
         """x where positive, else 0; derivative 0 at 0; NaN stays. In place: the result is written into the tensor, which is returned. Shape and dtype stay: ..."""
     def remainder(self, other: Operand) -> Tensor:
-        """x - floor(x / y) * y: the sign is the divisor's, as in Python. ``checked``: integers divided by 0 are an error."""
+        """x - floor(x / y) * y: the sign is the divisor's, as in Python. Integers divided by 0 are an error in tensors, 0 in NumPy."""
     def remainder_(self, other: Operand) -> Tensor:
-        """x - floor(x / y) * y: the sign is the divisor's, as in Python. ``checked``: integers divided by 0 are an error. In place: the result is written ..."""
+        """x - floor(x / y) * y: the sign is the divisor's, as in Python. Integers divided by 0 are an error in tensors, 0 in NumPy. In place: the result is ..."""
     def repeat(self, *dims: Any) -> Tensor:
-        """x repeated ``reps`` times along each dim."""
+        """x repeated along each dim, as often as its number says."""
     def repeat_interleave(self, repeats: Any, dim: Any = ...) -> Tensor:
         """Each element repeated along ``dim``."""
     def reshape(self, *shape: Any) -> Tensor:
@@ -753,7 +753,7 @@ class TensorMethods:
     def subtract_(self, other: Operand, *, alpha: _float = ...) -> Tensor:
         """x - y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def sum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
-        """Sum over ``dims`` (pairwise in blocks)."""
+        """Sum over ``dim`` (pairwise in blocks)."""
     def sum_to_size(self, *size: Any) -> Tensor:
         """x summed over the dims in which ``size`` is 1, and over those it has not: what broadcasting ``size`` to x has as its adjoint."""
     def swapaxes(self, dim0: Any, dim1: Any) -> Tensor:
@@ -783,7 +783,7 @@ class TensorMethods:
     def tensor_split(self, indices_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Parts along ``dim``: as many as a number says, sizes differing by at most one, or between the places in a list."""
     def tile(self, *dims: Any) -> Tensor:
-        """x repeated ``reps`` times along each dim."""
+        """x repeated along each dim, as often as its number says."""
     def to(self, *args: Any, dtype: Any = ..., device: Any = ..., non_blocking: _bool = ..., copy: _bool = ..., memory_format: Any = ...) -> Tensor:
         """``to(dtype)``, ``to(other)``, ``to("cpu")``: converted where that changes something, else the tensor itself."""
     def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ...) -> Any:
@@ -829,7 +829,7 @@ class TensorMethods:
     def unsqueeze_(self, dim: Any) -> Tensor:
         """A new dim of size 1. In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay as they are, and ..."""
     def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ...) -> Tensor:
-        """Variance over ``dims`` with ``n - correction`` in the denominator."""
+        """Variance over ``dim`` with ``n - correction`` in the denominator."""
     def view(self, *shape: Any, dtype: Any = ...) -> Tensor:
         """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then). With a dtype: its bits read as numbers ..."""
     def view_as(self, other: Operand) -> Tensor:

@@ -172,7 +172,7 @@ def _expand_canon(b: Any, x: Any, *sizes: Any) -> Any:
     return b.spread(x, shape=tuple(target))
 
 
-_move("spread", "x broadcast to ``shape`` (torch's expand).", lambda b, x, shape: b.expand(x, shape), {"shape": REQUIRED},
+_move("spread", "x broadcast to a shape (torch's expand).", lambda b, x, shape: b.expand(x, shape), {"shape": REQUIRED},
       _one(((3,), {"shape": (2, 3)}), ((2, 1), {"shape": (2, 4)})),
       Front("expand(input, *sizes)", _expand_canon, "none", ("broadcast_to",), "broadcast_to(input, *sizes)", aliases=("broadcast_to",)))
 
@@ -463,7 +463,7 @@ def _tile_canon(b: Any, x: Any, *dims: Any) -> Any:
     return b.tile(b.to_shape(x, (1,) * (rank - len(shape)) + tuple(shape)), reps=(1,) * (rank - len(reps)) + tuple(reps))
 
 
-_move("tile", "x repeated ``reps`` times along each dim.", _tile_body, {"reps": REQUIRED}, _one(((2, 3), {"reps": (2, 1)}), ((3,), {"reps": (2,)})),
+_move("tile", "x repeated along each dim, as often as its number says.", _tile_body, {"reps": REQUIRED}, _one(((2, 3), {"reps": (2, 1)}), ((3,), {"reps": (2,)})),
       Front("tile(input, *dims)", _tile_canon, "none", ("tile",), aliases=("repeat",)))
 
 

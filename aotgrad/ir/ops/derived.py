@@ -128,7 +128,7 @@ def _norm_canon(b: Any, x: Any, p: Any = "fro", dim: Any = None, keepdim: bool =
     return b.to_shape(out, tuple(1 if d in dims else n for d, n in enumerate(x.type.shape))) if keepdim else out
 
 
-_derive("norm", "(sum |x|**p) ** (1/p) over ``dims``; derivative 0 at its kink.", ("x",), _norm_body,
+_derive("norm", "(sum |x|**p) ** (1/p) over ``dim``; derivative 0 at its kink.", ("x",), _norm_body,
         lambda: (Sample((_x(3, 4),), {"p": p, "dims": d}, f"{p}{d}") for p, d in ((2, (0, 1)), (2, (1,)), (1, (0,)), (3, (0, 1)), (np.inf, (1,)))),
         Front("norm(input, p='fro', dim=None, keepdim=False, dtype=None)", empty_is_all(_norm_canon), "none", ("linalg.norm",),
               "norm(input, ord=None, dim=None, keepdim=False)",

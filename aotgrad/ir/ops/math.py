@@ -294,7 +294,7 @@ def _quotient(name: str, doc: str, ref: Any, derivative: Any, lower: Scalar, **f
     def canon(b: Any, x: Any, y: Any) -> Any:
         return b.emit(name, [x, y], {"checked": b.checks and x.type.dtype.kind != "f"})[0]
 
-    register(OpDef(name, f"{doc} ``checked``: integers divided by 0 are an error.", ("x", "y"), elementwise_rule("fiu"), checked_ref, derivative, lower,
+    register(OpDef(name, f"{doc} Integers divided by 0 are an error in tensors, 0 in NumPy.", ("x", "y"), elementwise_rule("fiu"), checked_ref, derivative, lower,
                    {"checked": False}, _quotient_samples, layouts="elementwise", exact=True,
                    front=Front(f"{name}(input, other)", canon, "number", inplace=True, **front)))
 

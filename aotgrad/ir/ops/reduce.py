@@ -233,7 +233,7 @@ def _sum_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
 
 
 register(OpDef(
-    "sum", "Sum over ``dims`` (pairwise in blocks).", ("x",), _reduce_rule, _wide_ref(np.sum),
+    "sum", "Sum over ``dim`` (pairwise in blocks).", ("x",), _reduce_rule, _wide_ref(np.sum),
     Linear(_sum_transpose), Reduce("add"),
     {"dims": REQUIRED}, _samples(), layouts="any", front=_reduction_front("sum", _sum_like("sum"))))
 
@@ -256,7 +256,7 @@ def _prod_linearize(b: Any, ins: Any, outs: Any, attrs: Any, active: Any) -> Any
 
 
 register(OpDef(
-    "prod", "Product over ``dims``.", ("x",), _reduce_rule, _wide_ref(np.prod), Linearize(_prod_linearize), Reduce("mul"),
+    "prod", "Product over ``dim``.", ("x",), _reduce_rule, _wide_ref(np.prod), Linearize(_prod_linearize), Reduce("mul"),
     {"dims": REQUIRED}, _samples(), layouts="row_major", front=_reduction_front("prod", _sum_like("prod"))))
 
 
@@ -289,7 +289,7 @@ def _extremum_ref(fn: Any, sign: int) -> Any:
 _fn: Any
 for _name, _fn, _kind, _sign in (("amax", np.max, "max", -1), ("amin", np.min, "min", 1)):
     register(OpDef(
-        _name, f"{_kind}imum over ``dims``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number.", ("x",), _reduce_rule,
+        _name, f"{_kind}imum over ``dim``, 0 above -0; NaN wins; ties share the derivative evenly; over nothing, the least (greatest) number.", ("x",), _reduce_rule,
         _extremum_ref(_fn, _sign),
         Linearize(_extremum_linearize), Reduce(_kind), {"dims": REQUIRED}, _samples(empty=False), layouts="row_major",
         front=_reduction_front(_name, _extremum_dims(_name), (_name, _kind), np_extra="out=None, ")))
@@ -303,7 +303,7 @@ def _bool_rule(types: Types, a: Attrs) -> Types:
 
 for _name, _fn, _kind in (("any", np.any, "or"), ("all", np.all, "and")):
     register(OpDef(
-        _name, f"Logical {_kind} over ``dims``.", ("x",), _bool_rule, lambda x, dims, fn=_fn: np.asarray(fn(x, axis=dims)), Zero(), Reduce(_kind), {"dims": REQUIRED},
+        _name, f"Logical {_kind} over ``dim``.", ("x",), _bool_rule, lambda x, dims, fn=_fn: np.asarray(fn(x, axis=dims)), Zero(), Reduce(_kind), {"dims": REQUIRED},
         lambda: (Sample((_x(3, 4) > 0,), {"dims": d}, str(d)) for d in ((0,), (1,), (0, 1))), layouts="row_major", exact=True,
         front=_reduction_front(_name, _bool_front(_name, True), np_canon=_bool_front(_name, False), np_extra="out=None, ")))
 
@@ -351,7 +351,7 @@ def _cumulate_samples() -> Iterable[Sample]:
 
 _CUMULATE = {"dim": REQUIRED, "exclusive": False, "reverse": False}
 register(OpDef(
-    "cumsum", "Running sum along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule,
+    "cumsum", "Running sum along ``dim``: the element itself is in it.", ("x",), _cumulate_rule,
     _cumulate_ref(np.cumsum, 0),
     Linear(lambda b, ct, op: {0: b.cumsum(ct, dim=op.attrs["dim"], exclusive=op.attrs["exclusive"], reverse=not op.attrs["reverse"])}), Kernel("cumulate"), _CUMULATE,
     _cumulate_samples, batch=_along_batch,
@@ -436,7 +436,7 @@ register(OpDef(
     Linearize(_recurrence_linearize, _recurrence_transpose_x), Kernel("recurrence"), {"dim": REQUIRED, "reverse": False}, _recurrence_samples,
     batch=_along_batch))
 register(OpDef(
-    "cumprod", "Running product along ``dim``; ``exclusive`` leaves the element itself out, ``reverse`` runs from the end.", ("x",), _cumulate_rule,
+    "cumprod", "Running product along ``dim``: the element itself is in it.", ("x",), _cumulate_rule,
     _cumulate_ref(np.cumprod, 1),
     Linearize(_cumprod_linearize), Kernel("cumulate"), _CUMULATE, _cumulate_samples, batch=_along_batch,
     front=Front("cumprod(input, dim=None, *, dtype=None)", _running_front("cumprod"), "none", ("cumprod",),
@@ -576,7 +576,7 @@ def _dims_batch(b: Any, op: Any, xs: Sequence[Any], on: Sequence[bool], size: An
 
 
 register(OpDef(
-    "root_sum_powers", "(sum |x|**p) ** (1/p) over ``dims``, right wherever it has a number itself: powers that overflow or vanish do no harm. Derivative 0 at its kink.",
+    "root_sum_powers", "(sum |x|**p) ** (1/p) over ``dim``, right wherever it has a number itself: powers that overflow or vanish do no harm. Derivative 0 at its kink.",
     ("x",), _root_rule, _root_ref, Linearize(_root_linearize), Body(_root_body), {"p": 2, "dims": REQUIRED}, _root_samples, layouts="row_major", batch=_dims_batch))
 
 
@@ -619,8 +619,8 @@ def _same_rule(types: Types, a: Attrs) -> Types:
     return (types[0],)
 
 
-_reduction_composite("mean", "Arithmetic mean over ``dims``.", _mean_body, front=_reduction_front("mean", _float_like("mean")))
-_reduction_composite("var", "Variance over ``dims`` with ``n - correction`` in the denominator.", _var_body, {"correction": 1},
+_reduction_composite("mean", "Arithmetic mean over ``dim``.", _mean_body, front=_reduction_front("mean", _float_like("mean")))
+_reduction_composite("var", "Variance over ``dim`` with ``n - correction`` in the denominator.", _var_body, {"correction": 1},
                      lambda: (Sample((_x(*s),), {"dims": d, "correction": c}, f"{s}{d}{c}") for s, d, c in (((3, 4), (1,), 1), ((3, 4), (0, 1), 0), ((5,), (0,), 1))),
                      _variance_front("var"))
 _reduction_composite("std", "Square root of the variance; derivative 0 at its kink.", _std_body,
