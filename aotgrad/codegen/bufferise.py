@@ -17,7 +17,7 @@ from .kernel import Index, KernelBuilder
 from .kernel_types import INDEX
 from .place import Block, place
 
-__all__ = ["Buffers", "Store", "Workspace", "dense", "strides_of"]
+__all__ = ["Buffers", "Store", "Workspace", "adjacent", "dense", "strides_of"]
 
 _ALIGN = 64
 
@@ -129,6 +129,16 @@ class Workspace:
 def strides_of(t: TensorType) -> tuple[DimLike, ...]:
     """Strides of a dense array, 0 for dims of size 1 so that they take no part."""
     return tuple(0 if n == 1 else s for n, s in zip(t.shape, t.strides()))
+
+
+def adjacent(access: Access, shape: Sequence[DimLike]) -> bool:
+    """Whether the elements of an array lie side by side in row-major order, as those of a reshape have to."""
+    step: DimLike = 1
+    for n, stride in zip(reversed(shape), reversed(access.strides)):
+        if n != 1 and stride != step:
+            return False
+        step = step * n
+    return True
 
 
 def dense(store: Store, t: TensorType, base: DimLike = 0) -> Access:
@@ -282,6 +292,8 @@ class Buffers:
         if op.name != "reshape":
             raise AssertionError(f"{v} is no view and has no place in memory")
         inner = self.access(item, src)
+        if not adjacent(inner, src.type.shape):
+            raise AssertionError(f"a reshape of {src.type} with strides {inner.strides}, which are not dense")
         return Access(inner.store, inner.base, strides_of(v.type))
 
     def read_again(self, store: Store) -> bool:

@@ -185,7 +185,7 @@ class Plan:
         self.claims: dict[Value, tuple[Value, int, DimLike]] = {}  # piece -> (concatenation, dim, start)
         self.over: dict[Value, Value] = {}  # result of a write -> the value whose buffer it continues
         self.memory: dict[Value, None] = {}  # values with a buffer of their own (or a part of another's)
-        self.memory_args: set[Value] = set()  # arguments that must be in memory
+        self.memory_args: dict[Value, bool] = {}  # arguments that must be in memory, and whether side by side
         self.order: dict[Value, tuple[int, ...]] = {}  # dims in memory order of a buffer whose layout nobody prescribes
         self.same: dict[Value, Value] = {}  # value with a buffer -> the one whose place it takes, which is dead then
         self._roots: dict[Value, Value] = {}
@@ -388,8 +388,8 @@ class _Analysis:
 
     def _argument(self, a: Value) -> None:
         plan, uses = self.plan, self.uses.get(a, [])
-        if any(isinstance(h, str) for _, h in uses):
-            plan.memory_args.add(a)
+        if hows := [h for _, h in uses if isinstance(h, str)]:
+            plan.memory_args[a] = "dense" in hows
         writers = [item for item, how in uses if how == "inplace"]
         winner: Item | None = None
         if a in plan.donated and writers:

@@ -18,7 +18,7 @@ from ..ir.transforms.layout import Layouts
 from ..ir.types import TensorType
 from . import later
 from .access import Access
-from .bufferise import Buffers, Store, Workspace, dense
+from .bufferise import Buffers, Store, Workspace, adjacent, dense
 from .emit import Entry
 from .exprs import apply, const_of
 from .fusion import Item, Kern, Nest, Plan, Scalar
@@ -210,8 +210,15 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
             at[a] = dense(work.take(a.type.dtype, 1), a.type)
             kb.store(x, at[a].store.mem, 0)
     spilled = [at[a].store for a in regs or {} if a in at and a not in args]
+    # What a loop or a branch is given may be a view.
+    strided = {a: at[a] for a, side in plan.memory_args.items() if side and a not in plan.donated and not adjacent(at[a], a.type.shape)}
+    for a in strided:
+        at[a] = dense(work.take(a.type.dtype, a.type.size), a.type)
+        spilled.append(at[a].store)
     buffers = Buffers(plan, at, outs, work)
     cx = Context(kb, module.target, plan, buffers, work, dict(regs or {}), module.report, module)
+    for a, source in strided.items():
+        _copy(cx, a.type, source, at[a])
     for item in plan.items:
         if item in plan.late:
             kb.polls = False  # what the caller has is half changed from here to the end
@@ -229,15 +236,18 @@ def lower_block(module: Module, kb: KernelBuilder, plan: Plan, args: Mapping[Val
     results = [scalar_of(cx, end, plan.outputs[i]) for i in sorted(plan.registers)]
     kb.polls = kb.polls and not moves
     for j, target in (moves or {}).items():
-        places = [(a.store, (a.base, {d: s for d, s in enumerate(a.strides) if s != 0})) for a in (buffers.access(end, plan.outputs[j]), target)]
-        t = plan.outputs[j].type
-        later.lowering_index.elementwise(cx, t.shape, places[:1], lambda k, x: x, places[1])
-        if module.steps is not None:
-            module.steps.append(later.steps.Step(["copy"], [], t.size * t.dtype.itemsize, t.size * t.dtype.itemsize, dtype=str(t.dtype.mlir)))
+        _copy(cx, plan.outputs[j].type, buffers.access(end, plan.outputs[j]), target)
     buffers.leave(None)
     for store in spilled:
         work.give_back(store)
     return results
+
+
+def _copy(cx: Context, t: TensorType, source: Access, target: Access) -> None:
+    places = [(a.store, (a.base, {d: s for d, s in enumerate(a.strides) if s != 0})) for a in (source, target)]
+    later.lowering_index.elementwise(cx, t.shape, places[:1], lambda k, x: x, places[1])
+    if cx.module.steps is not None:
+        cx.module.steps.append(later.steps.Step(["copy"], [], t.size * t.dtype.itemsize, t.size * t.dtype.itemsize, dtype=str(t.dtype.mlir)))
 
 
 def _emit_hooked(cx: Context, item: Item, regions: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..ir.core import Block, Value
 from .access import Access
-from .bufferise import Store, strides_of
+from .bufferise import Store, adjacent, dense, strides_of
 from .fusion import Kern, size_one
 from .kernel import register
 from .loops import scalar_of
@@ -55,6 +55,7 @@ class _Scan:
         self.double = [j for j in arrays if j not in self.plan.in_place]
         self.arrays = arrays
         self.copies: dict[int, Store] = {}
+        self.made: list[Store] = []  # constants of the loop that every round would have to copy
 
     def emit(self) -> None:
         """Buffers, the loop, and what is left to move after it."""
@@ -63,6 +64,7 @@ class _Scan:
         spare = {j: cx.work.take(op.results[j].type.dtype, op.results[j].type.size) for j in self.double}
         start = [scalar_of(cx, self.item, op.operands[self.nc + j]) for j in self.scalars]
         self.consts = {i: scalar_of(cx, self.item, op.operands[i]) for i in range(self.nc) if _one(op.operands[i])}
+        self.fixed = {p: self._fixed(p) for p in range(self.nc) if p not in self.consts}
         packed = self._pack()
         first = {j: self._start(j) for j in self.double}
         init = [*start, *(a.store.mem for a in first.values()), *(s.mem for s in spare.values())]
@@ -74,17 +76,27 @@ class _Scan:
             self._deliver(j, x)
         for j, mem in zip(self.double, lp.results[n:n + len(self.double)]):
             self._settle(j, mem)
-        for s in (*spare.values(), *self.copies.values(), *packed):
+        for s in (*spare.values(), *self.copies.values(), *self.made, *packed):
             cx.work.give_back(s)
         cx.report.append({"kind": "scan", "length": op.attrs["length"], "in place": len(self.plan.in_place), "double": len(self.double),
                           "registers": len(self.scalars)})
+
+    def _fixed(self, p: int) -> Access:
+        """Where an argument that does not change is: side by side, if the body reads it so."""
+        cx, arg = self.cx, self.body.args[p]
+        at: Access = cx.buffers.access(self.item, self.op.operands[p])
+        if not self.plan.memory_args.get(arg) or adjacent(at, arg.type.shape):
+            return at
+        self.made.append(cx.work.take(arg.type.dtype, arg.type.size))
+        own = dense(self.made[-1], arg.type)
+        _copy(cx, arg, at, own)
+        return own
 
     def _pack(self) -> list[Store]:
         """Packs or copies what products of every round multiply with."""
         if self.op.attrs["length"] == 1:
             return []
-        fixed = {self.body.args[p]: self.cx.buffers.access(self.item, self.op.operands[p]) for p in range(self.nc) if p not in self.consts}
-        found = fixed_in_loop(self.cx, self.plan, fixed, self.op.attrs["length"])
+        found = fixed_in_loop(self.cx, self.plan, {self.body.args[p]: a for p, a in self.fixed.items()}, self.op.attrs["length"])
         self.cx.module.packed.update((op, x) for op, x in found.items() if isinstance(x, Packed))
         self.cx.module.copied.update((op, x) for op, x in found.items() if isinstance(x, Access))
         return list(dict.fromkeys(x.store for x in found.values() if x.store is not None))
@@ -136,7 +148,7 @@ class _Scan:
             if p in self.consts:
                 regs[arg] = self.consts[p]
             elif p < self.nc:
-                at[arg] = cx.buffers.access(self.item, op.operands[p])
+                at[arg] = self.fixed[p]
             elif j in scalars:
                 regs[arg] = scalars[j]
             elif j in reads:

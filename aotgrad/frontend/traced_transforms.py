@@ -222,7 +222,7 @@ def _traffic(trace: Trace, block: Block) -> tuple[int, int, int]:
             continue
         moving.update(op.results)
         sizes = [trace.example(r.type.size) or 0 for r in op.results]
-        largest, made = max(largest, *sizes), made + sum(sizes)
+        largest, made = max([largest, *sizes]), made + sum(sizes)
         if op.name == "dot" and sum(on) == 1 and op.result.type.shape[-2 if on[0] else -1] == 1:
             read += trace.example(op.operands[1 if on[0] else 0].type.size) or 0
     return largest, made, read
