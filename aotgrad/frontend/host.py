@@ -13,12 +13,13 @@ from aotgrad.ir import Block, Builder, Func, TensorType
 from aotgrad.ir.host import HostFunction
 from aotgrad_runtime.arrays import DTYPES, decode, native
 from aotgrad_runtime.dtypes import as_dtype
-from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from . import eager, placement
 from .boundary import told
 from .program import Program
+from .pytree import tree_flatten, tree_unflatten
 from .rules import flavour
 from .sizes import plain_size
 from .subtrace import as_value, builder_of, traced_class
@@ -83,14 +84,20 @@ def debug_print(fmt: str, *args: Any, **kwargs: Any) -> None:
     """
     if not isinstance(fmt, str):
         raise AotgradTypeError(f"{user_loc()}: debug_print: the first argument is a text such as 'x = {{}}', not {type(fmt).__name__}")
-    names, values = list(kwargs), [*args, *kwargs.values()]
+    (values, tree), where = tree_flatten((args, kwargs)), user_loc()
     places = [i for i, v in enumerate(values) if isinstance(v, Tensor) or hasattr(v, "symbols")]
 
     def show(*arrays: Any) -> tuple[Any, ...]:
         shown = list(values)
         for i, x in zip(places, arrays):
             shown[i] = x[()] if getattr(x, "ndim", 1) == 0 else x
-        print(fmt.format(*shown[:len(args)], **dict(zip(names, shown[len(args):]))))
+        given, named = tree_unflatten(tree, shown)
+        try:
+            text = fmt.format(*given, **named)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise AotgradArgumentError(f"{where}: debug_print: {fmt!r} does not fit {len(given)} value(s) and {list(named)} by name ({what})") from error
+        print(text)
         return ()
 
     trace = current()
@@ -121,7 +128,12 @@ def _array(x: Any) -> Any:
 
 
 def _is_type(t: Any) -> bool:
-    return len(t) == 2 and isinstance(t[0], (tuple, list)) and not (hasattr(t[1], "shape") and hasattr(t[1], "dtype")) and not _is_shaped(t[1])
+    return len(t) == 2 and isinstance(t[0], (tuple, list)) and not _has_type(t[1]) and not _is_shaped(t[1])
+
+
+def _has_type(t: Any) -> bool:
+    """Whether it is a thing with a shape and a dtype; classes such as ``np.float32`` have descriptors of these names."""
+    return hasattr(t, "shape") and hasattr(t, "dtype") and not isinstance(t, type)
 
 
 def _is_shaped(t: Any) -> bool:
@@ -133,7 +145,7 @@ def _type_of(t: Any) -> TensorType:
         shape, dtype = t
     elif isinstance(t, (int, float)):
         return TensorType((), as_dtype(np.asarray(t).dtype))
-    elif hasattr(t, "shape") and hasattr(t, "dtype"):
+    elif _has_type(t):
         shape, dtype = t.shape, t._dtype if isinstance(t, Tensor) else t.dtype
     else:
         raise AotgradTypeError(f"host_call: types must hold (shape, dtype) or things with shape and dtype, not {type(t).__name__}")

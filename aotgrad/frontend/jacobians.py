@@ -18,6 +18,7 @@ from .leaves import (
     arguments_of,
     check_callable,
     check_float,
+    check_result,
     differentiable,
     dtype_of,
     flavour_of,
@@ -60,7 +61,8 @@ def _stacked(rows: list[Any], lead: tuple[int, ...], rest: tuple[int, ...], dtyp
 @told_of_arguments
 def jacrev(f: F, argnums: Any = 0) -> F:
     """The Jacobian by reverse mode: for each result leaf and argument leaf an array of shape ``result.shape + argument.shape``. Takes as many passes as the result has
-    numbers. ``argnums``: a position, or a tuple of positions, then with a tuple of Jacobians. Raises ``AotgradTypeError`` where an argument holds no floats.
+    numbers. ``argnums``: a position, or a tuple of positions, then with a tuple of Jacobians. Of a result leaf that holds no floats it is None. Raises
+    ``AotgradTypeError`` where an argument holds no floats, or no leaf of the result does.
 
     >>> import numpy as np, aotgrad as ag
     >>> ag.jacrev(lambda x: np.stack([x[0] * x[1], x[0]]))(np.array([2.0, 3.0]))
@@ -75,6 +77,7 @@ def jacrev(f: F, argnums: Any = 0) -> F:
             return traced_jacobian(f, args, kwargs, nums, argnums, reverse=True)
         taped = Taped(f, args, kwargs, nums)
         outs, out_tree = tree_flatten(taped.out)
+        check_result(outs, f, "jacrev")
         with nested():
             blocks = [_jacrev_leaf(taped, outs, k) for k in range(len(outs))]
         return _arrange(blocks, out_tree, [t for _, t in taped.trees], argnums)
@@ -132,13 +135,13 @@ def jacfwd(f: F, argnums: Any = 0) -> F:
             return f(*filled, **{k: spared(x) for k, x in kwargs.items()})
 
         with nested():
-            blocks, out_tree = _jacfwd_blocks(partial, args, nums, trees, cls)
+            blocks, out_tree = _jacfwd_blocks(f, partial, args, nums, trees, cls)
         return _arrange(blocks, out_tree, [t for _, t in trees], argnums)
 
     return like_name(run, f, "jacfwd")
 
 
-def _jacfwd_blocks(partial: F, args: Sequence[Any], nums: Sequence[int], trees: Sequence[tuple[list[Any], TreeDef]],
+def _jacfwd_blocks(f: F, partial: F, args: Sequence[Any], nums: Sequence[int], trees: Sequence[tuple[list[Any], TreeDef]],
                    cls: type[Any]) -> tuple[list[list[list[Any]]], TreeDef]:
     zeros = [[np.zeros(tuple(x.shape) if isinstance(x, Tensor) else np.shape(x), dtype_of(x).np) if differentiable(x) else x for x in leaves] for leaves, _ in trees]
     moved: list[list[list[Any] | None]] = []
@@ -158,6 +161,7 @@ def _jacfwd_blocks(partial: F, args: Sequence[Any], nums: Sequence[int], trees: 
                 again()
                 value, tangent = jvp(partial, [args[i] for i in nums], [tree_unflatten(t, [_stored(v, cls) for v in z]) for z, (_, t) in zip(ts, trees)])
                 outs, out_tree = tree_flatten(value)
+                check_result(outs, f, "jacfwd")
                 rows.append(tree_flatten_nones(tangent, out_tree))
             per_leaf.append(rows if zeros[a][k].size else [])
         moved.append(per_leaf)

@@ -275,6 +275,14 @@ def scalar_output(out: Any, name: str) -> Any:
     return out
 
 
+def check_result(outs: Sequence[Any], f: F, what: str) -> None:
+    """At least one result has a derivative."""
+    if outs and not any(differentiable(x) for x in outs):
+        kinds = ", ".join(dict.fromkeys(dtype_of(x).name if is_leaf_array(x) else type(x).__name__ for x in outs))
+        raise AotgradTypeError(f"{what} of {name_of(f)}: the result is {kinds}, not floating-point numbers; return some that are computed from the argument, "
+                               "as casts to integers, comparisons and argmax have no derivative")
+
+
 def check_depends(out: Any, name: str) -> None:
     """A plain number or array was made without the differentiated arguments, or by taking their numbers away: a gradient of zeros would hide that."""
     if not isinstance(out, Tensor):

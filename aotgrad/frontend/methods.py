@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ from .sizes import TracedNumber, equal_sizes
 from .trace import Traced, user_loc
 from .views import ViewExtra
 
-__all__ = ["FUNCTIONS", "contiguous", "table"]
+__all__ = ["FUNCTIONS", "contiguous", "table", "wanted_dtype"]
 
 Method = Callable[..., Any]
 _OPERANDS = (Tensor, np.ndarray, np.generic, int, float, Dim)
@@ -319,9 +319,8 @@ def _cast(x: Any, dtype: Any) -> Any:
     return out if isinstance(out, (Traced, Dual)) or x.ndim < 3 or type(out) is not Tensor else _in_format(x, out, mf.preserve_format)
 
 
-def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False, memory_format: Any = None) -> Any:
-    """``to(dtype)``, ``to(other)``, ``to("cpu")``: converted where that changes something, else the tensor itself."""
-    self = ledger.twin(self)
+def wanted_dtype(args: Sequence[Any], dtype: Any = None, device: Any = None) -> Any:
+    """The dtype that arguments of ``to`` name, None where they name none; a device that there is not is an error."""
     for a in args:
         if isinstance(a, Tensor):
             dtype = a._dtype
@@ -331,6 +330,12 @@ def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocki
             dtype = a
     if device is not None:
         Device(device)  # which says what is wrong with it
+    return dtype
+
+
+def _to(self: Any, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False, memory_format: Any = None) -> Any:
+    """``to(dtype)``, ``to(other)``, ``to("cpu")``: converted where that changes something, else the tensor itself."""
+    self, dtype = ledger.twin(self), wanted_dtype(args, dtype, device)
     wanted = mf.preserve_format if memory_format is None else mf.check(memory_format)
     out = self if dtype is None else _cast(self, dtype)
     if isinstance(self, Traced):

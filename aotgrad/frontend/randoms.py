@@ -39,7 +39,8 @@ _listing = forks.safe(threading.Lock())
 
 
 class Generator:
-    """A source of random numbers (Threefry): equal seeds give equal numbers on every machine, eagerly and in compiled code.
+    """A source of random numbers (Threefry): equal seeds give equal numbers on every machine, eagerly and in compiled code. ``Generator("cpu")`` and ``device=`` are
+    taken as torch takes them.
 
     >>> import aotgrad as ag
     >>> a, b = (ag.rand(2, generator=ag.Generator().manual_seed(3)) for _ in range(2))
@@ -47,14 +48,18 @@ class Generator:
     True
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | str | runtime.Device | None = None, device: Any = None) -> None:
+        if isinstance(seed, (str, runtime.Device)):
+            seed, device = None, seed
+        if device is not None:
+            runtime.Device(device)  # which says what is wrong with it
         self._lock = forks.safe(threading.Lock())
         self._seed: Any = None
         self._state: Any = None  # two keys and the number of the next draw
         with _listing:
             _generators.add(self)
         if seed is not None:
-            self._start(seed)
+            self._start(factories.whole(seed, "Generator"))
 
     def _start(self, seed: Any) -> None:
         self._seed = np.random.SeedSequence().entropy if seed is None else seed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -111,9 +111,9 @@ def locate(obj: Any, f: Callable[..., Any], holders: Sequence[Any] = ()) -> Any:
         owner = attribute(fn, "__self__")
         fn = attribute(fn, "__func__", fn)
         code = attribute(fn, "__code__")
-        if code is None:
-            call = type(fn).__call__
-            if owner is None and hasattr(call, "__code__"):
+        if not isinstance(code, CodeType):  # of the classes of functions it is a descriptor
+            code, call = None, type(fn).__call__
+            if owner is None and isinstance(call, FunctionType):
                 owner, code, fn = fn, call.__code__, call
         found = _search(obj, fn, code, owner, work)
         if found is not None:
@@ -123,12 +123,12 @@ def locate(obj: Any, f: Callable[..., Any], holders: Sequence[Any] = ()) -> Any:
 
 def _search(obj: Any, fn: Any, code: Any, owner: Any, work: list[Any]) -> Any:
     roots: list[tuple[Any, Any]] = [] if owner is None else [(Fixed(owner), owner)]
-    for cell in getattr(fn, "__closure__", None) or ():
+    for cell in (fn.__closure__ or ()) if isinstance(fn, FunctionType) else ():
         try:
             roots.append((Cell(cell), cell.cell_contents))
         except ValueError:
             continue
-    namespace = getattr(fn, "__globals__", {})
+    namespace = fn.__globals__ if isinstance(fn, FunctionType) else {}
     names = list(code.co_names) if code is not None else []
     roots += [(Global(namespace, n), namespace[n]) for n in names if n in namespace]
     for source, value in roots:

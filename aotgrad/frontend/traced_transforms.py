@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from aotgrad.ir import Block, Builder, TensorType, Value, dims
 from aotgrad.ir.transforms.batch import batch_in_chunks
@@ -13,11 +16,12 @@ from aotgrad.ir.transforms.stabilise import stabilise_block
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.modes import differentiating
+from aotgrad_runtime.tensor import Tensor
 
 from . import placement
 from .explained import told_of_arguments
 from .front import FrontBuilder
-from .leaves import F, alias, check_depends, check_float, cotangents, differentiable, match, name_of, place_of, scalar_output, with_aux
+from .leaves import F, alias, check_depends, check_float, check_result, cotangents, differentiable, match, name_of, place_of, scalar_output, with_aux
 from .promotion import is_number
 from .pytree import tree_flatten, tree_unflatten
 from .subtrace import Sub, as_value, builder_of, is_leaf_array, traced_class
@@ -103,7 +107,8 @@ def _here(tree: Any) -> Any:
 
 
 def traced_grad(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, has_aux: bool) -> Any:
-    run = Inline(f, args, kwargs, nums)
+    constants: dict[Any, Any] = {}  # by place among the leaves; and the tree, by -1
+    run = Inline(_constants_aside(f, constants) if has_aux else f, args, kwargs, nums)
     raw = with_aux(run.raw, has_aux, f)[0]
     if is_leaf_array(raw):
         check_depends(raw, name_of(f))
@@ -111,12 +116,31 @@ def traced_grad(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[i
     run.differentiate()
     values = [run.wrapped(o) for o in run.outs]
     out, aux = with_aux(tree_unflatten(tree, values), has_aux, f)
+    aux = _with_constants(aux, constants) if has_aux else aux
     out = scalar_output(out, name_of(f))
     cts = [run.b.full_like(v._value, 1) if v is out else None for v in values]
     grads = [run.wrapped(g) for g in run.gradients(run.b, cts)]
     trees = run.trees_of(grads)
     result = tuple(trees) if isinstance(argnums, (tuple, list)) else trees[0]
     return ((out, aux) if has_aux else out), result
+
+
+def _constants_aside(f: F, constants: dict[Any, Any]) -> F:
+    """``f`` that gives (value, aux) with the leaves of aux that are no arrays in ``constants``: they come back as they are."""
+    @functools.wraps(f, updated=())
+    def run(*args: Any, **kwargs: Any) -> Any:
+        value, aux = with_aux(f(*args, **kwargs), True, f)
+        leaves, constants[-1] = tree_flatten(aux)
+        constants.update((i, x) for i, x in enumerate(leaves) if not (isinstance(x, (Tensor, np.ndarray, np.generic)) or hasattr(x, "symbols")))
+        return value, [x for i, x in enumerate(leaves) if i not in constants]
+
+    return run
+
+
+def _with_constants(leaves: Sequence[Any], constants: dict[Any, Any]) -> Any:
+    """aux again, as the user's function gave it."""
+    tree, rest = constants[-1], iter(leaves)
+    return tree_unflatten(tree, [constants[i] if i in constants else next(rest) for i in range(tree.leaves)])
 
 
 def fitted(b: Any, given: Any, like: Value, trace: Trace, what: str) -> Value:
@@ -242,6 +266,7 @@ def _in_layout(b: Builder, v: Value, layout: Any) -> Value:
 def traced_jacobian(f: F, args: Sequence[Any], kwargs: dict[str, Any], nums: tuple[int, ...], argnums: Any, reverse: bool) -> Any:
     run = Inline(f, args, kwargs, nums)
     run.differentiate(forward=not reverse)
+    check_result([run.wrapped(o) for o in run.outs], f, "jacrev" if reverse else "jacfwd")
     ins = [x for x, on in zip(run.ins, run.active) if on]
     blocks = [[] for _ in run.outs] if not reverse else [_sweep_rows(run, k, ins) for k in range(len(run.outs))]
     if not reverse:

@@ -240,7 +240,7 @@ def vjp(f: F, *xs: Any) -> tuple[Any, F]:
 
 @told_of_arguments
 def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
-    """``(f(*xs), tangent)`` for tangents ``ts`` shaped as ``xs``: the derivative of the result along them.
+    """``(f(*xs), tangent)`` for tangents ``ts`` shaped as ``xs``: the derivative of the result along them, None at leaves of the result that hold no floats.
 
     >>> import aotgrad as ag
     >>> ag.jvp(lambda x: x * x, (3.0,), (1.0,))

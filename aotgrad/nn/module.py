@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from aotgrad_runtime import modes
-from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.dtypes import as_dtype
 from aotgrad_runtime.errors import AotgradError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tape import Hooks, RemovableHandle
 from aotgrad_runtime.tensor import Tensor
 
+from ..frontend.methods import wanted_dtype
 from .hooks import called
 from .parameter import Buffer, Parameter
 
@@ -298,10 +299,11 @@ class Module:
 
     @modes.intact
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """Converts floating-point parameters and buffers in place: ``to(dtype)``, ``to(memory_format=)``."""
-        dtype = kwargs.pop("dtype", None)
-        for a in args:
-            dtype = a._dtype if isinstance(a, Tensor) else a if isinstance(a, DType) else dtype
+        """Converts floating-point parameters and buffers in place: ``to(dtype)``, ``to(other)``, ``to(memory_format=)``; ``to("cpu")`` changes nothing."""
+        dtype = wanted_dtype(args, kwargs.pop("dtype", None), kwargs.pop("device", None))
+        dtype = None if dtype is None else as_dtype(dtype)
+        if dtype is not None and dtype.kind not in "fc":
+            raise AotgradTypeError(f"Module.to: parameters are floating-point or complex numbers, and cannot become {dtype.name}")
         with modes.no_grad():
             for x in [*self.parameters(), *self.buffers()]:
                 converted = x.to(dtype=dtype if x._dtype.kind in "fc" else None, **kwargs) if kwargs.get("memory_format") is None or x.ndim == 4 else x.to(dtype=dtype)
