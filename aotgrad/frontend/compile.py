@@ -417,9 +417,9 @@ class State:
             if gone is not None:
                 raise AotgradRuntimeError(f"{self.name}: {gone}, which an earlier call read, is gone ({error}); define it again before the call") from error
             found = explained_with_line(error)
-            if found is error:
-                raise
             try:
+                if found is error:
+                    raise
                 raise found from None
             finally:
                 del found

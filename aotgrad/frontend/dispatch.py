@@ -128,9 +128,9 @@ def run(public: Public, arguments: dict[str, Any], numbers: bool = False) -> Any
         raise (error if trace is not None else _explained(public, arguments, error)) from None
     except (AotgradTypeError, AotgradNotImplementedError) as error:
         found = unusable.told(public.name, [(n, arguments.get(n)) for n in public.tensors], error)
-        if found is error:
-            raise
         try:
+            if found is error:
+                raise
             raise found from None
         finally:
             del found

@@ -97,9 +97,9 @@ class Sub:
                 self.trace.block.outputs, self.out_tree = outputs_of(self.trace, out)
         except Exception as error:
             found = explained(error)
-            if found is error:
-                raise
             try:
+                if found is error:
+                    raise
                 raise found from found.__cause__  # not from the error: that stands on this one, and the next search of the chain would end there
             finally:
                 del found

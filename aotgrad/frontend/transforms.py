@@ -140,9 +140,9 @@ def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return f(*args, **kwargs)
     except Exception as error:
         found = explained(error)
-        if found is error:
-            raise
         try:
+            if found is error:
+                raise
             raise found from found.__cause__
         finally:
             del found
