@@ -610,3 +610,12 @@ def test_names_that_c_reserves(tmp_path: Path) -> None:
     built = aot.build(lambda double, n, workspace: np.sum(double) * n + workspace, ["double: f64[n]", "n: f64", "workspace: f64"], out=tmp_path, name="odd", emit="so,h")
     assert "odd(const double *double_, const double *n, const double *workspace_, int64_t n_, double *value, void *workspace)" in (tmp_path / "odd.h").read_text()
     assert load(built).odd(np.ones(3), 2.0, 1.0) == 7.0
+
+
+def test_containers_given_to_a_library_are_refused_with_the_names_of_their_arrays(tmp_path: Path) -> None:
+    built = ag.aot.build(lambda p, x: (p["W"] * x).sum() + p["b"], {"p": {"W": "f64[n]", "b": "f64"}, "x": "f64[n]"}, name="dct", out=tmp_path, emit=("so",))
+    lib, x = ag.load(tmp_path / "libdct.so"), np.ones(3)
+    assert built is not None and lib.dct(x, 2.0, x) == 5.0
+    for call in (lambda: lib.dct({"W": x, "b": 2.0}, x), lambda: lib.dct(p={"W": x, "b": 2.0}, x=x), lambda: lib.dct((x, 2.0), x), lambda: lib.dct({"W": x}, 2.0, x)):
+        with pytest.raises(AotgradTypeError, match="p_W.*p_b.*one by one"):
+            call()

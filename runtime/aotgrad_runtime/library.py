@@ -158,6 +158,14 @@ def _value(node: ast.expr, env: Mapping[str, int]) -> int:
     raise AotgradValueError(f"the size expression {ast.unparse(node)} is not understood; the library may be newer than this aotgrad")
 
 
+def _apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """What to do with containers: a library has a parameter for each array in them."""
+    given = next((x for x in (*args, *kwargs.values()) if isinstance(x, (Mapping, tuple, list))), None)
+    if given is None:
+        return ""
+    return f". A library takes the arrays of a {type(given).__name__} one by one, each as a parameter that is named by the way to it"
+
+
 # ---- one function -----------------------------------------------------------------------------------------------------------------------
 
 class _Function:
@@ -175,7 +183,9 @@ class _Function:
         try:
             bound = self.python.bind(*args, **kwargs)
         except TypeError as error:
-            raise AotgradTypeError(f"{self.signature.name}: {error}; it is {self.signature}") from None
+            raise AotgradTypeError(f"{self.signature.name}: {error}; it is {self.signature}{_apart(args, kwargs)}") from None
+        if any(isinstance(x, Mapping) for x in bound.arguments.values()):
+            raise AotgradTypeError(f"{self.signature.name} is {self.signature}{_apart(args, kwargs)}")
         arrays = [_converted(a, bound.arguments[a.name], self.signature.name) for a in self.signature.inputs]
         sizes = self._sizes(arrays)
         shapes = out_shapes(self.results, sizes)
