@@ -185,6 +185,8 @@ def _gather(public: Public, arguments: dict[str, Any]) -> tuple[list[Any], _Flav
             continue
         if isinstance(given, (list, tuple)):
             operands += _listed(public, name, given, arguments)
+        elif public.op.variadic and name == public.tensors[-1] and name == "tensors":
+            raise AotgradTypeError(f"{user_loc()}: {public.name}: a list or tuple of tensors is needed, not one {type(given).__name__}; write {public.name}([a, b])")
         else:
             operands.append(given)
     flavour, trace = _PLAIN, current()

@@ -69,9 +69,9 @@ def shape_of(size: Sequence[Any], name: str) -> tuple[Any, ...]:
     return out
 
 
-def whole(d: Any, name: str) -> int:
+def whole(d: Any, name: str, what: str = "sizes are integers") -> int:
     if isinstance(d, (float, str)) or not hasattr(d, "__index__"):
-        raise AotgradTypeError(f"{name}: sizes are integers, not {type(d).__name__} ({d!r})")
+        raise AotgradTypeError(f"{name}: {what}, not {type(d).__name__} ({d!r})")
     return int(d.__index__())
 
 

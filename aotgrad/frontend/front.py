@@ -507,6 +507,8 @@ def _located(error: AotgradError, loc: Loc | None, name: str) -> AotgradError:
     if text.startswith("None: "):
         text = text[6:]
         error = type(error)(text)
+    if loc is None and text.startswith("dtype "):  # of which function
+        return type(error)(f"{name}: {text}")
     if loc is None or text.startswith(str(loc)) or isinstance(error, NeedStatic):
         return error
     return type(error)(f"{loc}: {loc.source}\n  {name}: {text}" if loc.source else f"{loc}: {name}: {text}")

@@ -92,6 +92,8 @@ def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         if isinstance(x, Tensor) or (isinstance(x, np.ndarray) and (type(x) is not np.ndarray or not x.flags.aligned or kernels.dense_order(x) is False
                                                                     or not x.dtype.isnative)):
             what = f"of dtype {x.dtype}, whose bytes are swapped" if isinstance(x, np.ndarray) and not x.dtype.isnative else "that is not dense and aligned"
+            if isinstance(x, Tensor):
+                raise AotgradTypeError(f"prebind: {name} is a Tensor; the bound call reads the memory of NumPy arrays, so pass one ({name}.numpy() shares its memory)")
             raise AotgradTypeError(f"prebind: {name} is a {type(x).__name__} {what}; the bound call reads the memory given here, so pass a NumPy array that is "
                                    "(np.ascontiguousarray(x), np.require(x, requirements='CA'), or x.astype(x.dtype.newbyteorder('=')))")
     if any(isinstance(x, (list, tuple, dict)) for x in args):

@@ -79,7 +79,7 @@ class Generator:
         if current() is not None:
             raise AotgradNotImplementedError(f"{user_loc()}: manual_seed in a compiled function would run once, while it is traced; call it outside")
         with self._lock:
-            self._start(factories.whole(seed, "manual_seed"))
+            self._start(factories.whole(seed, "manual_seed", "the seed is an integer"))
         return self
 
     def seed(self) -> Any:

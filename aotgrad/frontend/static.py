@@ -49,7 +49,7 @@ def static_key(x: Any) -> Any:
         return (kind, *map(static_key, (x.start, x.stop, x.step)))
     try:
         hash(x)
-    except TypeError:
+    except (TypeError, ValueError):  # of memory that may be written
         raise AotgradTypeError(f"an argument of type {kind.__name__} is neither an array, a number, nor hashable; pass arrays, or a hashable value") from None
     if isinstance(x, tuple) and kind.__eq__ is tuple.__eq__:
         return (kind, *map(static_key, x))

@@ -422,7 +422,8 @@ class Traced:
         return int(self.shape[0])
 
     def __bool__(self) -> bool:
-        hint = " A flag that was given as np.bool_ is such a value: pass bool(flag), or name it in static=." if self._dtype.kind == "b" and not self.ndim else ""
+        given = self._value.op is None and self._dtype.kind == "b" and not self.ndim
+        hint = " A flag that was given as np.bool_ is such a value: pass bool(flag), or name it in static=." if given else ""
         raise _left(self) or AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs.{hint} "
                                "Use ag.where for values, ag.cond, ag.scan or ag.fori_loop for control flow")
 
@@ -439,8 +440,8 @@ class Traced:
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise _left(self) or AotgradTypeError(
             f"{user_loc()}: a traced value has no numbers yet, so NumPy cannot make an array of it (np.asarray, np.array, np.float64, storing into an array, a "
-            "function of SciPy). Leave x = np.asarray(x) out, as NumPy's functions take traced values as they are, or write np.copy(x), which works on arrays and "
-            "traced values alike (with .astype(float) for a dtype). Build arrays of lists with np.stack([a, b]) or np.concatenate; write into y = np.zeros_like(x). "
+            "function of SciPy). Build arrays of lists with np.stack([a, b]) or np.concatenate, and write into y = np.zeros_like(x). Leave x = np.asarray(x) out, or "
+            "write np.copy(x), which works on arrays and traced values alike (.astype(float) for a dtype). "
             "In place of SciPy's functions use ag's (ag.logsumexp, ag.softmax, ag.erf)")
 
     def __round__(self, digits: int | None = None) -> Any:

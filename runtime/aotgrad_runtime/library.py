@@ -352,7 +352,7 @@ def load(path: str | os.PathLike[str]) -> BuiltLibrary:
         with open(name, "rb") as file:
             data = file.read()
     except OSError as error:
-        raise AotgradRuntimeError(f"cannot read library {name}: {error.strerror}; check the path") from error
+        raise AotgradRuntimeError(f"cannot read library {name}: {error.strerror}; check the path (ag.load takes a library that aotgrad build has made)") from error
     symbol, description = read_description(data, name, any_machine=False)
     here = _cpu_flags()
     lacking = sorted(set(description["target"]["needs"]) - here)

@@ -32,7 +32,9 @@ def elementwise_rule(kinds: str = "fciub", out: DType | None = None, first: int 
             if (t.shape, t.layout) != (lead.shape, lead.layout):
                 raise AotgradTypeError(f"elementwise operands differ in shape or layout: {t} and {lead}")
         if lead.dtype.kind not in kinds:
-            raise AotgradDTypeError(f"dtype {lead.dtype.name} is not accepted here; cast to a {'floating-point' if kinds == 'f' else 'suitable'} dtype first")
+            instead = "convert it first (x.astype(int)), or combine bools with ^, & and |" if lead.dtype.kind == "b" else \
+                f"cast to a {'floating-point' if kinds == 'f' else 'suitable'} dtype first"
+            raise AotgradDTypeError(f"dtype {lead.dtype.name} is not accepted here; {instead}")
         return (lead if out is None else TensorType(lead.shape, out, lead.layout),)
 
     return rule
