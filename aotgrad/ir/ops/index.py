@@ -189,7 +189,19 @@ class _Advanced:
         return b.to_shape(b.to_perm(b.to_shape(work, self.moved), inverse), sizes)
 
 
+def _one_row(b: Any, x: Any, idx: Sequence[Any], starts: Any, sizes: Any, steps: Any, drop: Any, arrays: Any, checked: bool = False) -> Any:
+    """Where the indices are single numbers beside slices: the row that they are of, and starts, sizes and steps of the part of it. No other row is touched then."""
+    if not arrays or idx[0].type.shape or _trivial(x, starts, sizes, steps):
+        return None
+    at = {**dict(zip(arrays, idx)), **{d: _size_like(b, starts[d], idx[0]) for d in drop}}
+    part = [tuple(v for d, v in enumerate(values) if d not in at) for values in (starts, sizes, steps)]
+    return _Advanced(b, x, [at[d] for d in sorted(at)], (), sorted(at), x.type.shape, 0, checked), part
+
+
 def _getitem_body(b: Any, x: Any, *idx: Any, starts: Any, sizes: Any, steps: Any, drop: Any, arrays: Any, at: int, shape: Any) -> Any:
+    if (found := _one_row(b, x, idx, starts, sizes, steps, drop, arrays)) is not None:
+        a, part = found
+        return b.to_shape(_sliced(b, b.take(a.work, a.rows, dim=a.dim), *part), shape)
     y = _sliced(b, x, starts, sizes, steps)
     if arrays:
         a = _Advanced(b, y, idx, drop, arrays, sizes, at)
@@ -201,6 +213,10 @@ _COMBINE = {"mul": "mul", "min": "minimum", "max": "maximum"}
 
 
 def _setitem_body(b: Any, x: Any, v: Any, *idx: Any, starts: Any, sizes: Any, steps: Any, drop: Any, arrays: Any, at: int, shape: Any, mode: str) -> Any:
+    if (found := _one_row(b, x, idx, starts, sizes, steps, drop, arrays, mode in _COMBINE)) is not None:
+        a, part = found
+        row = _setitem_body(b, b.take(a.work, a.rows, dim=a.dim), v, starts=part[0], sizes=part[1], steps=part[2], drop=(), arrays=(), at=0, shape=part[1], mode=mode)
+        return a.back(b, b.scatter(a.work, a.rows, row, dim=a.dim), x.type.shape)
     if arrays:
         a = _Advanced(b, _sliced(b, x, starts, sizes, steps), idx, drop, arrays, sizes, at, mode in _COMBINE)
         v = b.to_shape(v, (*a.kept[:at], *a.block, *a.kept[at:]))

@@ -158,6 +158,7 @@ def transpose_into(b: Builder, ops: Sequence[Op], inputs: Sequence[Value], outpu
 
     Values that ``ops`` use and that do not depend on ``inputs`` must be usable where ``b`` appends. ``seeds``: cotangents that inputs have already.
     """
+    ends = set(inputs)
     depends = set(inputs)
     for op in ops:
         if any(o in depends for o in op.operands):
@@ -178,7 +179,10 @@ def transpose_into(b: Builder, ops: Sequence[Op], inputs: Sequence[Value], outpu
         linear = [o in depends for o in op.operands]
         for i, c in _transpose_op(b, op, linear, given).items():
             if linear[i] and c is not None:
-                _collect(b, ct, op.operands[i], c)
+                x = op.operands[i]
+                while isinstance(c, Accumulate) and x not in ct and x not in ends and _plainly_reshaped(x):
+                    x, c = x.op.operands[0], _before(b, x, c)  # type: ignore[union-attr]
+                _collect(b, ct, x, c)
     b.loc = outer
     return [ct.get(x) for x in inputs]
 
@@ -189,6 +193,17 @@ def _collect(b: Builder, ct: dict[Value, Any], x: Value, c: Any) -> None:
         ct[x] = c.into(b.zeros(c.like) if have is None else have)
     else:
         ct[x] = c if have is None else b.add(have, c)
+
+
+def _plainly_reshaped(x: Value) -> bool:
+    return x.op is not None and x.op.name == "reshape" and x.type.layout is None and x.op.operands[0].type.layout is None
+
+
+def _before(b: Builder, x: Value, c: Accumulate) -> Accumulate:
+    """What adds into the cotangent of a reshaped value, as what adds into that of the value itself: else it would be made in a buffer of its own."""
+    assert x.op is not None
+    like, shape = x.op.operands[0], x.type.shape
+    return Accumulate(like, lambda acc: b.to_shape(c.into(b.to_shape(acc, shape)), like.type.shape))
 
 
 def _transpose_op(b: Builder, op: Op, linear: list[bool], given: list[Any]) -> dict[int, Any]:
