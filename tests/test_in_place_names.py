@@ -120,7 +120,7 @@ def test_every_form_of_a_method_that_torch_has_is_there() -> None:
     f, tf = ag.nn.functional, torch.nn.functional
     known = {n for n in dir(ag.Tensor) if not n.startswith("_")}
     callable_here = {*known, *(n for n in ag.__all__ if callable(getattr(ag, n)))}
-    not_yet = {"map_", "prelu", "hardshrink"}  # map_ calls Python for every element; the others are functions
+    not_yet = {"map_"}  # which calls Python for every element
     methods = {n for n in dir(torch.Tensor) if not n.startswith("_") and n.rstrip("_") in callable_here}
     assert methods - known == not_yet
     functions = {n for n in dir(torch) if not n.startswith("_") and n.endswith("_") and n in known}
