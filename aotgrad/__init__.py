@@ -80,7 +80,7 @@ from .frontend.factories import (
 )
 from .frontend.host import debug_print, host_call
 from .frontend.jacobians import hessian, jacfwd, jacobian, jacrev
-from .frontend.methods import stop_gradient
+from .frontend.queries import stop_gradient
 from .frontend.randoms import (
     Generator,
     default_generator,

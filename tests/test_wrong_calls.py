@@ -136,3 +136,19 @@ def test_errors_of_hooks_pass_as_they_are() -> None:
     with pytest.raises(ValueError, match="^mine$") as caught:
         x.sum().backward()
     assert type(caught.value) is ValueError
+
+
+@pytest.mark.parametrize("name", ["flat", "base", "ctypes", "flags"])
+@pytest.mark.parametrize("transform", [ag.compile, ag.grad], ids=["compiled", "differentiated"])
+def test_attributes_of_arrays_that_would_be_lost(name: str, transform: Any) -> None:
+    def f(a: Any) -> Any:
+        a = a * 1.0
+        setattr(a, name, 0.0)
+        return a.sum()
+
+    def g(a: Any) -> Any:
+        return getattr(a * 1.0, name)
+
+    for call in (f, g):
+        with pytest.raises(ag.AotgradAttributeError, match=rf"has no \.{name}"):
+            transform(call)(np.ones(3))

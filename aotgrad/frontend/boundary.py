@@ -76,7 +76,7 @@ def told_method(f: F, name: str) -> F:
             refuse(out, (self, *args), kwargs, error, 1)
 
     out = standing_in(call, f)
-    out.__name__ = name
+    out.__name__, out._told = name, True  # type: ignore[attr-defined]
     return out
 
 

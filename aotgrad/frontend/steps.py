@@ -129,6 +129,6 @@ def _stride_outside(self: Any, dim: SupportsIndex | None = None) -> Any:
 
 
 _plain_stride = Tensor.stride
-Tensor.stride = _stride_outside  # type: ignore[method-assign]
+Tensor.stride = told_method(_stride_outside, "stride")  # type: ignore[method-assign]
 TracedTensor.stride = told_method(_stride, "stride")  # type: ignore[method-assign]
 TracedTensor.storage_offset = told_method(_storage_offset, "storage_offset")  # type: ignore[method-assign]

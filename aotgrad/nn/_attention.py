@@ -17,7 +17,7 @@ from aotgrad.frontend import factories
 from aotgrad.frontend.compile import compile as compiled
 from aotgrad.frontend.control import scan
 from aotgrad.frontend.custom import custom_vjp
-from aotgrad.frontend.methods import stop_gradient
+from aotgrad.frontend.queries import stop_gradient
 from aotgrad_runtime.dtypes import bfloat16
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradRuntimeError, AotgradValueError
 

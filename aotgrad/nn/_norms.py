@@ -14,8 +14,8 @@ from aotgrad.frontend import inplace as writing
 from aotgrad.frontend.boundary import told
 from aotgrad.frontend.composed import composed, written
 from aotgrad.frontend.factories import arange
-from aotgrad.frontend.methods import stop_gradient
 from aotgrad.frontend.naming import naming
+from aotgrad.frontend.queries import stop_gradient
 from aotgrad.frontend.randoms import rand
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import float32, float64, int64
