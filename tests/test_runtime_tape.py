@@ -616,8 +616,8 @@ def _in_small_thread(work):
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
-def test_long_graphs_run_and_free_without_recursion(create_graph):
-    count = 30_000  # whose frames would take several times the stack
+@pytest.mark.parametrize("count", [30_000, pytest.param(100_000, marks=pytest.mark.thorough)])  # whose frames would take several times the stack
+def test_long_graphs_run_and_free_without_recursion(create_graph, count):
     result = []
 
     def work():

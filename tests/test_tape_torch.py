@@ -176,13 +176,14 @@ def test_a_refused_write_changes_nothing() -> None:
     assert x.tolist() == [1.0, 2.0] and x._version == 0 and x.is_leaf
 
 
-def test_long_graphs_of_real_operations() -> None:
+@pytest.mark.parametrize("count", [30_000, pytest.param(100_000, marks=pytest.mark.thorough)])  # whose frames would take several times the stack
+def test_long_graphs_of_real_operations(count: int) -> None:
     x = f64(ag, 1.0, True)
     y = x
-    for _ in range(30_000):
+    for _ in range(count):
         y = y * 1.00001
     y.backward()
-    np.testing.assert_allclose(x.grad.item(), 1.00001 ** 30_000, rtol=1e-9)
+    np.testing.assert_allclose(x.grad.item(), 1.00001 ** count, rtol=1e-9)
 
 
 # ---- views and writes -------------------------------------------------------------------------------------------------------------------
