@@ -264,3 +264,12 @@ def test_a_module_whose_forward_is_replaced() -> None:
         np.testing.assert_allclose(g(x).detach().numpy(), net(x).detach().numpy())
         change(net)
         np.testing.assert_array_equal(g(x).detach().numpy(), net(x).detach().numpy())
+
+
+def test_a_bound_call_of_a_function_that_reads_no_names_asks_nothing() -> None:
+    x = X.copy()
+    run = C(lambda x: x * 2).prebind(x)
+    assert not hasattr(run, "__code__")  # the native call itself, with no Python around it
+    x[0] = 7.0
+    run()
+    assert run.out[0] == 14.0

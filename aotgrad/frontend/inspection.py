@@ -20,6 +20,7 @@ from .explain import explain
 from .pytree import tree_flatten, tree_unflatten, with_numbers
 from .signatures import leaf_names
 from .variant import Variant, flat_specs
+from .watch import is_code
 
 __all__ = ["attach"]
 
@@ -74,7 +75,7 @@ def lower(state: Any, *args: Any, **kwargs: Any) -> Lowered:
 
 def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
     """A function without arguments on fixed buffers: ``run = f.prebind(x, y)``, then ``run()`` reads the arrays given here, as they are then, and fills ``run.out``: new
-    arrays, or ``out``, in the structure of the result. The call costs less than any other.
+    arrays, or ``out``, in the structure of the result. The call costs less than any other. It is of the code as it was bound.
 
     The arguments are dense, aligned NumPy arrays, and numbers, which stay as they are. Raises ``AotgradTypeError`` naming the argument that is something else.
 
@@ -108,7 +109,7 @@ def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
     outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
     instance = state.program(variant).kernel.instance(specs, False, npos=len(args))
     run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
-    if variant.hidden or variant.watch.places:
+    if variant.hidden or not all(is_code(path) for path, _, _ in variant.watch.places):
         run = _guarded_run(state, variant, run)
     run.out = tree_unflatten(with_numbers(variant.out_tree), outs)  # type: ignore[attr-defined]
     return run

@@ -31,7 +31,7 @@ from .sources import Path, attribute, locate, plain, read
 from .static import static_key
 from .trace import Traced
 
-__all__ = ["RENEWED", "Watch", "find_inputs", "is_defaults", "listed", "print_of", "survey", "watch"]
+__all__ = ["RENEWED", "Watch", "find_inputs", "is_code", "is_defaults", "listed", "print_of", "survey", "watch"]
 
 _MISSING = ABSENT
 RENEWED = object()  # in place of an object that every call replaces
@@ -291,6 +291,11 @@ def _read(path: Path) -> Any:
 def is_defaults(path: Path) -> bool:
     """Whether a place is the defaults of a function."""
     return bool(path.steps) and path.steps[-1] in ((".", "__defaults__"), (".", "__kwdefaults__"))
+
+
+def is_code(path: Path) -> bool:
+    """Whether a place is the code of a function that the trace holds itself."""
+    return isinstance(path.root, Fixed) and path.steps == ((".", "__code__"),)
 
 
 def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
