@@ -190,3 +190,25 @@ def test_ufuncs_where(how):
     room = np.full(3, 9.0)
     assert np.exp(ag.tensor(x), out=room, where=mask) is room
     assert room.tolist() == [np.exp(1.0), 9.0, np.exp(4.0)]
+
+
+def test_derivatives_of_sets_and_counts():
+    x, w, places = np.array([3.0, 1.0, 2.0, 1.0]), np.array([3.0, 1.0, 3.0, 0.5]), ag.tensor([0, 1, 1, 3])
+    assert ag.grad(lambda x: (ag.unique(x) ** 2).sum())(x).tolist() == [6.0, 2.0, 4.0, 0.0]  # of equal elements the first
+    assert ag.jvp(lambda x: ag.unique(x, dim=0), (ag.tensor(x),), (ag.tensor([1.0, 2.0, 3.0, 4.0], dtype=ag.float64),))[1].tolist() == [2.0, 3.0, 1.0]
+    assert np.diag(ag.hessian(lambda x: (ag.unique(x) ** 3).sum())(x)).tolist() == [18.0, 6.0, 12.0, 0.0]
+    assert ag.grad(lambda w: (ag.bincount(places, w, 6) ** 2).sum())(w).tolist() == [6.0, 8.0, 8.0, 1.0]
+    assert ag.jvp(lambda w: ag.bincount(places, w), (ag.tensor(w),), (ag.tensor(w),))[1].tolist() == [3.0, 4.0, 0.0, 0.5]
+    for kind in ("float32", "float64", "int64"):
+        made, expected = (m.bincount(m.tensor([0, 1, 1, 3]), m.tensor(w, dtype=getattr(m, kind)), 6) for m in (ag, torch))
+        assert (made.tolist(), str(made.dtype).split(".")[-1]) == (expected.tolist(), str(expected.dtype).split(".")[-1])
+    assert ag.bincount(ag.tensor([], dtype=ag.int64), ag.tensor([])).shape == (0,)
+
+
+def test_counts_of_intervals_have_no_derivative():
+    x = ag.tensor([3.0, 1.0, 2.0], requires_grad=True)
+    with ag.no_grad():
+        assert ag.histc(x, 2).tolist() == ag.histc(x.detach(), 2).tolist() == [1.0, 2.0]
+    for run in (lambda: ag.histc(x, 2), lambda: ag.grad(lambda v: ag.histc(v, 2).sum())(x), lambda: ag.jvp(lambda v: ag.histc(v, 2), (x.detach(),), (x.detach(),))):
+        with pytest.raises(ag.AotgradError, match=r"histc counts, which has no derivative; take it of x.detach\(\)"):
+            run()

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aotgrad.ir.ops.common import norm_dim
+from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.dtypes import float32, float64, int32, int64
 from aotgrad_runtime.errors import AotgradDTypeError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
-from .eager import rename
-from .factories import finish
+from .eager import Dual, rename
+from .factories import finish, zeros
 from .further import f
 from .ledger import twin
 from .trace import Traced, user_loc
@@ -161,7 +162,7 @@ def unique(input: Any, sorted: bool = True, return_inverse: bool = False, return
     numbers = _numbers(input, "unique")
     axis = None if dim is None else norm_dim(dim, input.ndim)
     _, first, inverse, counts = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
-    found = [f.index_select(f.reshape(input.detach(), (-1,)) if axis is None else input.detach(), axis or 0, _index(first))]
+    found = [f.index_select(f.reshape(input, (-1,)) if axis is None else input, axis or 0, _index(first))]
     if return_inverse:
         found.append(_index(inverse.reshape(numbers.shape if axis is None else -1)))
     if return_counts:
@@ -179,8 +180,13 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     given = None if weights is None else _numbers(weights, "bincount")
     if given is not None and given.shape != numbers.shape:
         raise AotgradRuntimeError(f"{user_loc()}: bincount: weights should be 1-d and have the same length as input: {list(given.shape)} and {list(numbers.shape)}")
-    made = np.bincount(numbers.astype(np.int64), given, minlength)
-    return finish(made.astype((int64 if given is None else float32 if weights._dtype is float32 else float64).np), False)
+    places = numbers.astype(np.int64)
+    if given is None:
+        return finish(np.bincount(places, None, minlength).astype(np.int64), False)
+    if minlength < 0:
+        raise AotgradRuntimeError(f"{user_loc()}: bincount: minlength should be >= 0, not {minlength}")
+    sums = f.index_add(zeros(max(int(places.max(initial=-1)) + 1, minlength), dtype=float64), 0, _index(places), f.astype(weights, float64))
+    return f.astype(sums, float32) if weights._dtype is float32 else sums
 
 
 def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None) -> Any:
@@ -210,6 +216,8 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bo
 def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     """How many elements are in each of ``bins`` equal intervals from ``min`` to ``max`` (of all elements, where both are equal)."""
     numbers = _numbers(input, "histc").reshape(-1)
+    if isinstance(input, Dual) or input._requires_grad and modes.state.grad:
+        raise AotgradNotImplementedError(f"{user_loc()}: histc counts, which has no derivative; take it of x.detach()")
     low, high = (numbers.min(), numbers.max()) if min == max and numbers.size else (min, max)
     if low == high:
         low, high = low - 1, high + 1
