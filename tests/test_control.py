@@ -194,3 +194,12 @@ def test_no_steps_over_tensors_give_tensors(carry: Any) -> None:
         some, none = run(x), run(x[:0])
         assert type(none) is type(some) is ag.Tensor and none.dtype is some.dtype and none.shape == (0,)
         assert (none * np.ones(1)).dtype is (some * np.ones(1)).dtype
+
+
+@pytest.mark.parametrize("make", [lambda n: np.ones(n), lambda n: ag.ones(n)], ids=["array", "tensor"])
+def test_gradient_of_no_steps(make: Any) -> None:
+    def f(x: Any) -> Any:
+        return ag.scan(lambda c, r: (c + r * r, None), 0.0, x)[0]
+
+    for g in (ag.grad(f), ag.compile(ag.grad(f)), lambda x: ag.value_and_grad(f)(x)[1]):
+        assert g(make(0)).shape == (0,) and g(make(3)).tolist() == [2.0, 2.0, 2.0]

@@ -208,11 +208,11 @@ def _empty_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef) -> tupl
     sub = _abstract("scan", lambda c, x: _step_out(f(c, x)), (init, tree_unflatten(tree, rows)))
     Carry("scan", init).compare(sub.out_tree.children[0], [(t.type.shape, t.type.dtype) for t in sub.block.outputs[:len(carry)]])
     made = [np.zeros((0, *v.type.shape), v.type.dtype.np) for v in sub.block.outputs[len(carry):]]
-    if sub.cls is TracedTensor:
-        made = [wrap(m) for m in made]
-    elif any(isinstance(x, Tensor) for x in (*carry, *leaves)):
-        made = [wrap(m, ArrayTensor) for m in made]
-    return _owned(init, [*carry, *leaves]), tree_unflatten(sub.out_tree.children[1], made)
+    cls: Any = Tensor if sub.cls is TracedTensor else ArrayTensor if any(isinstance(x, Tensor) for x in (*carry, *leaves)) else None
+    if cls is not None:
+        made = [wrap(m, cls) for m in made]
+        carry = [x if isinstance(x, Tensor) else wrap(np.array(x, v.type.dtype.np), cls) for x, v in zip(carry, sub.block.outputs)]  # as after a step
+    return _owned(tree_unflatten(carry_tree, carry), [*carry, *leaves]), tree_unflatten(sub.out_tree.children[1], made)
 
 
 def _zero_row(x: Any) -> Any:
