@@ -233,7 +233,8 @@ def transposed_call(name: str, fn: Callable[[list[Any]], list[Any]], likes: Sequ
             trace.block.outputs = [as_value(fit(_traced(outs[i], traced), given[i], name, i), trace) for i in kept]
     except Exception as error:
         reason = str(error) if isinstance(error, AotgradError) else f"{type(error).__name__}: {error}"
-        raise AotgradNotImplementedError(f"You must implement {what}; it could not be derived from the other rule, which cannot be traced ({reason})") from error
+        # the error of a chain that is raised again is the innermost: this one says what to do
+        raise AotgradNotImplementedError(f"You must implement {what}; it could not be derived from the other rule, which cannot be traced ({reason})") from None
     block = transpose_block(trace.block, range(len(args)))
     captured = [obj if isinstance(obj, Tensor) else native(np.asarray(obj)) for obj, _ in trace.captured.values()]
     program = Program(Func(name, block), f"{name}Backward0")
