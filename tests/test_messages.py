@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad_runtime.errors import AotgradAttributeError, AotgradOverflowError
+
+
+def _filled(x: Any) -> Any:
+    out = np.zeros(3)
+    out[0] = x[0]
+    return out
 
 
 @pytest.mark.parametrize(("call", "says"), [
@@ -16,6 +24,12 @@ import aotgrad as ag
     (lambda: ag.tensor([True]).relu(), "relu: dtype bool"), (lambda: ag.compile(lambda x: x)(memoryview(bytearray(b"abc"))), "argument x: .*memoryview"),
     (lambda: ag.compile(lambda x: x).prebind(ag.ones(2, 2)), "prebind: x is a Tensor; .*x.numpy"), (lambda: ag.load("absent.npz"), "ag.load takes a library"),
     (lambda: ag.compile(lambda x: np.array([x[0], x[1]]))(np.ones(3)), "[^.]*\\([^)]*\\)\\. Build arrays of lists with np.stack"),
+    (lambda: ag.compile(lambda a: list(np.nditer(a)))(np.ones(3)), "test_messages.*np.nditer goes over numbers"),
+    (lambda: ag.compile(lambda a: setattr(a, "data", 1.0))(np.ones(3)), "test_messages.*.data is set to float"),
+    (lambda: ag.compile(lambda a: a.__ipow__(a, a))(np.ones(3)), "test_messages.*__ipow__.. takes 2"),
+    (lambda: ag.compile(lambda x, n: x + n[0])(np.ones(3), Decimal(1)), "test_messages.*argument n is Decimal"),
+    (lambda: ag.compile(lambda text: np.sum(text))(b"abc"), "test_messages.*argument text is bytes"),
+    (lambda: ag.compile(_filled)(np.ones(3)), "ag.zeros\\(..., dtype=x.dtype\\)"),
 ])
 def test_they_say_what_helps(call: Any, says: str) -> None:
     with pytest.raises(ag.AotgradError, match=says):
@@ -28,3 +42,32 @@ def test_flags_are_spoken_of_where_a_flag_was_given() -> None:
     assert "static=" not in str(caught.value)
     with pytest.raises(ag.AotgradTypeError, match="pass bool"):
         ag.compile(lambda x, flag: x if flag else -x)(np.ones(3), np.bool_(True))
+
+
+def test_numbers_of_numpy_that_overflow_are_said_with_the_line() -> None:
+    for x in (np.uint8(3), np.full(2, 3, np.uint8)):
+        with pytest.raises(AotgradOverflowError, match="test_messages.*\n.*Python integer 300 out of bounds for uint8"):
+            ag.compile(lambda x: x + 300)(x)
+
+
+def test_an_error_of_the_users_about_a_number_stays_theirs() -> None:
+    def f(x: Any, n: int) -> Any:
+        if n > 2:
+            raise ValueError("n is too large")
+        return x
+
+    with pytest.raises(ValueError, match="^n is too large$") as caught:
+        ag.compile(f)(np.ones(3), 3)
+    assert not isinstance(caught.value, ag.AotgradError)
+
+
+@pytest.mark.parametrize("place", [ag, ag.nn, ag.nn.functional, ag.nn.init, ag.optim, ag.autograd, ag.aot, ag.nn.Linear(2, 2)])
+def test_names_that_are_not_there(place: Any) -> None:
+    with pytest.raises(AotgradAttributeError, match="nosuch"):
+        _ = place.nosuch
+    assert not hasattr(place, "nosuch") and getattr(place, "nosuch", 1) == 1
+
+
+def test_a_name_that_a_module_does_not_have_cannot_be_imported() -> None:
+    with pytest.raises(ImportError, match="nosuch"):
+        exec("from aotgrad.optim import nosuch")

@@ -9,6 +9,7 @@ from typing import Any as _Any
 
 from aotgrad.frontend.anomaly import detect_anomaly, set_detect_anomaly
 from aotgrad.frontend.backward import backward
+from aotgrad.frontend.boundary import absent as _absent_of
 from aotgrad.frontend.boundary import guard as _guard
 from aotgrad_runtime.modes import enable_grad, inference_mode, no_grad, set_grad_enabled
 from aotgrad_runtime.tape import Node
@@ -27,10 +28,12 @@ __all__ = [
     "gradgradcheck", "graph", "inference_mode", "no_grad", "profiler", "set_detect_anomaly", "set_grad_enabled", "set_multithreading_enabled",
 ]
 
+_absent = _absent_of(__name__, __all__)
+
 
 def __getattr__(name: str) -> _Any:
     if name in ("functional", "profiler"):  # not needed by most programs
         return _importlib.import_module(f"aotgrad.autograd.{name}")
-    raise AttributeError(f"module 'aotgrad.autograd' has no attribute {name!r}")
+    return _absent(name)
 
 _guard(globals(), [n for n in __all__ if n != "Node"])

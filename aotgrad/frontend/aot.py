@@ -26,10 +26,13 @@ from aotgrad_runtime.records import record
 
 from . import aot_trace
 from .aot_trace import Declared, Program
+from .boundary import absent
 from .explained import told_of_arguments
 from .pytree import tree_flatten
 
 __all__ = ["Built", "EMIT", "build"]
+
+__getattr__ = absent("aotgrad.aot", __all__)
 
 EMIT = ("so", "a", "o", "h", "ll", "asm", "mlir", "python")
 _DTYPES: dict[str, DType] = {"f64": float64, "f32": float32, "i64": int64, "i32": int32, "bool": bool_}

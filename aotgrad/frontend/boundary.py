@@ -15,6 +15,7 @@ import numpy as np
 
 from aotgrad_runtime.errors import (
     AotgradArgumentError,
+    AotgradAttributeError,
     AotgradError,
     AotgradIndexError,
     AotgradMemoryError,
@@ -25,7 +26,7 @@ from aotgrad_runtime.tensor import Tensor
 
 from .trace import user_loc, within
 
-__all__ = ["PLAIN", "called_wrongly", "guard", "refusal", "restate", "standing_in", "told", "told_method"]
+__all__ = ["PLAIN", "absent", "called_wrongly", "guard", "refusal", "restate", "standing_in", "told", "told_method"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,13 +91,29 @@ _STANDS_IN: dict[Any, Any] = {}
 
 
 def guard(namespace: dict[str, Any], names: Iterable[str]) -> None:
-    """Puts what ``told`` makes in place of the functions and the constructors of a public module."""
+    """Puts what ``told`` makes in place of the functions and the constructors of a public module; other names are errors of ours there."""
+    names = tuple(names)
+    namespace.setdefault("__getattr__", absent(namespace["__name__"], names))
     for name in names:
         thing = namespace.get(name)
         if isinstance(thing, types.FunctionType) and not hasattr(thing, "_told"):
             namespace[name] = _STANDS_IN.get(thing) or _STANDS_IN.setdefault(thing, told(thing, name, namespace["__name__"]))
         elif isinstance(thing, type) and not issubclass(thing, BaseException):
             _guard_class(thing)
+
+
+def absent(module: str, names: Iterable[str]) -> Callable[[str], NoReturn]:
+    """The ``__getattr__`` of a public module that has ``names``: Python asks it for those that are not there.
+
+    >>> from aotgrad.frontend.boundary import absent
+    >>> absent("aotgrad.optim", ["SGD", "Adam"])("LBFGS")
+    Traceback (most recent call last):
+    aotgrad_runtime.errors.AotgradAttributeError: module 'aotgrad.optim' has no attribute 'LBFGS'; it has Adam, SGD
+    """
+    def refuse(name: str) -> NoReturn:
+        raise AotgradAttributeError(f"module {module!r} has no attribute {name!r}; it has {', '.join(sorted(names))}")
+
+    return refuse
 
 
 def _guard_class(cls: type[Any]) -> None:

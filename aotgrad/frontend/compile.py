@@ -31,7 +31,7 @@ from . import changes, detour, entries, inspection, keeping, kernels, leaks, out
 from .compiled import built
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
-from .explained import explained_with_line, of_argument, told_of_arguments
+from .explained import explained_with_line, of_argument, same_again, told_of_arguments
 from .front import unforeseen
 from .leaves import alias, spared
 from .ledger import Ledger
@@ -264,6 +264,8 @@ class State:
                     if unforeseen(error):  # perhaps what was called takes integers, and no sizes
                         rest.append({_SIZES})
                 if not rest:
+                    if first is not None and same_again(error, first):
+                        raise first from None
                     raise
                 forced = given | rest.pop(0)
 

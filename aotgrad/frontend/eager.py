@@ -14,7 +14,7 @@ from aotgrad.ir import Func
 from aotgrad.ir.transforms.rewrite import inline, substitute_func
 from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording, watchers
-from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradAttributeError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
 from aotgrad_runtime.tape import FREED, FREED_TEXT, NO_EDGE, Freed, Node, SavedArray, VersionCell, cast, cell_of, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
@@ -63,7 +63,7 @@ class OpNode(Node):
         if shown is None and self._saved is FREED:
             raise AotgradRuntimeError(FREED_TEXT)
         if shown is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AotgradAttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return saving.value(self, shown, name)
 
     def __dir__(self) -> list[str]:

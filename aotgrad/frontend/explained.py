@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import numbers
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from aotgrad_runtime.tensor import ArrayTensor
 from .boundary import standing_in
 from .trace import NeedStatic, Traced, raised_at, within
 
-__all__ = ["explained", "explained_with_line", "of_argument", "told_of_arguments"]
+__all__ = ["explained", "explained_with_line", "of_argument", "same_again", "told_of_arguments"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +59,12 @@ def _misspelt(error: BaseException) -> AotgradTypeError | None:
     """What NumPy says of arguments that one of its functions does not have: it looks at them before it asks us, at the user's line."""
     found = re.match(r"(\w+)" + _UNFIT.pattern, str(error)) if isinstance(error, TypeError) and not _by_user(error) else None
     at = _last(error)
-    if found is None or at is None or within(at.tb_frame.f_code.co_filename):
+    if at is None or within(at.tb_frame.f_code.co_filename):
+        return None
+    method = re.match(r"Tensor\.(\w+)" + _UNFIT.pattern, str(error)) if isinstance(error, TypeError) and not _by_user(error) else None
+    if method is not None:  # an operator's, which the user's program called by its name
+        return AotgradTypeError(f"{raised_at(error)}: {method[1]}{str(error)[method.end(1):]}; ag.pow, ag.add and their like are functions with more arguments")
+    if found is None:
         return None
     frame = at.tb_frame
     named = frame.f_locals.get(found[1], frame.f_globals.get(found[1]))  # a function of the user's of that name
@@ -92,13 +98,25 @@ def of_argument(error: BaseException, signature: inspect.Signature | None, args:
         return None
     whole = {} if signature is None else signature.bind(*args, **kwargs).arguments  # None is no leaf
     for name, x in (*whole.items(), *leaves):
-        if not isinstance(x, (Traced, ArrayTensor)) and f"'{type(x).__name__}'" in str(error):
+        if not isinstance(x, (Traced, ArrayTensor)) and (re.search(rf"'([\w.]+\.)?{type(x).__name__}'", str(error)) or _taken(error, x)):
             kind: type[Any] = AotgradAttributeError if isinstance(error, AttributeError) else AotgradTypeError
             found = kind(f"{raised_at(error)}: {error}; argument {name} is {type(x).__name__}, which is handed on as it is: give an array, a tensor, a number, or "
                          "a list, tuple or dict of them")
             found.unforeseen = True
             return found  # type: ignore[no-any-return]
     return None
+
+
+def _taken(error: BaseException, x: Any) -> bool:
+    """Whether a function of Python's or NumPy's library that was given ``x``, which is neither a number nor a container, raised ``error``."""
+    at = _last(error)
+    return (at is not None and within(at.tb_frame.f_code.co_filename) and not isinstance(x, (numbers.Number, np.generic, list, tuple, dict, type(None)))
+            and any(v is x for v in at.tb_frame.f_locals.values()))
+
+
+def same_again(error: BaseException, first: BaseException) -> bool:
+    """Whether NumPy or Python says of plain numbers what ``first``, ours and with the line, said of traced ones."""
+    return isinstance(first, AotgradError) and not isinstance(error, AotgradError) and isinstance(first, type(error)) and not _by_user(error)
 
 
 def explained_with_line(error: BaseException) -> BaseException:
@@ -120,6 +138,8 @@ def _named(error: BaseException) -> AotgradError | None:
         return None
     if _NAMES.search(text):
         return _told(error, _NAMES.sub("a computed value", text), "Traced" in text)
+    if text.startswith("Iterator operand"):
+        return _told(error, f"np.nditer goes over numbers in memory ({text})", True)
     held = _held(error) if isinstance(error, TypeError) else None
     return None if held is None else _told(error, text, isinstance(held, Traced))
 

@@ -14,7 +14,7 @@ import numpy as np
 from aotgrad.ir import Op, Value
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import float64
-from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
@@ -253,6 +253,8 @@ def set_data(store: Callable[[Any, Any, str], Any]) -> Callable[[Any, Any], None
             return
         if isinstance(new, Traced) and getattr(extra := new._extra, "how", None) == DETACHED and extra.parent() is x:  # type: ignore[attr-defined]
             return  # the end of x.data += y
+        if not isinstance(new, Tensor):
+            raise AotgradTypeError(f"{user_loc()}: .data is set to {type(value).__name__}; a tensor is needed, or write x[...] = value")
         if tuple(new.shape) != tuple(x.shape) or new._dtype is not x._dtype:
             raise AotgradRuntimeError(f"{user_loc()}: .data of {x._dtype.name}{list(x.shape)} is set to {new._dtype.name}{list(new.shape)}; a compiled function can only "
                                       "write other numbers into it")

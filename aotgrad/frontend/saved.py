@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from aotgrad_runtime.errors import AotgradRuntimeError
+from aotgrad_runtime.errors import AotgradAttributeError, AotgradRuntimeError
 from aotgrad_runtime.tape import FREED_TEXT, Node
 from aotgrad_runtime.tensor import make_output, wrap
 
@@ -90,5 +90,5 @@ def _result(node: Node, saved: Saved, attribute: str) -> Any:
     return make_output(data, node, 0) if saved.program.func.out_types[0].dtype.is_differentiable else wrap(data)
 
 
-def _absent(node: Node, attribute: str) -> AttributeError:
-    return AttributeError(f"{type(node).__name__!r} object has no attribute {attribute!r}")
+def _absent(node: Node, attribute: str) -> AotgradAttributeError:
+    return AotgradAttributeError(f"{type(node).__name__!r} object has no attribute {attribute!r}")

@@ -14,7 +14,7 @@ import numpy as np
 from aotgrad.ir import dims
 from aotgrad.ir.dims import Dim, DimLike, to_text
 from aotgrad_runtime.dtypes import int64
-from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.errors import AotgradAttributeError, AotgradTypeError
 from aotgrad_runtime.tensor import Size, Tensor
 
 from .trace import Traced, TracedArray, current, user_loc
@@ -74,7 +74,7 @@ class TracedNumber(TracedArray):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(0.0, name):
-            raise AttributeError(f"a traced value has no attribute {name!r}")
+            raise AotgradAttributeError(f"a traced value has no attribute {name!r}")
         return getattr(self._exactly(), name)
 
     def item(self) -> Any:
@@ -211,7 +211,7 @@ class TracedSize(Dim):
         if name == "__array__" and sys._getframe(1).f_code.co_name != "_wrapreduction":
             return lambda dtype=None, copy=None: np.array(int(self), dtype)
         if name.startswith("__") or not hasattr(0, name):
-            raise AttributeError(f"a size has no attribute {name!r}")
+            raise AotgradAttributeError(f"a size has no attribute {name!r}")
         return getattr(int(self), name)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]

@@ -338,8 +338,8 @@ def _no_data(self: Any) -> Any:
     raise recording.refuse(_left(self) or AotgradTypeError(
         f"{user_loc()}: a traced value has no numbers yet: it cannot become a Python number. Functions of math and of SciPy cannot take it: use NumPy's or "
         "ag's (np.sqrt, ag.logsumexp, ag.erf). Use np.where, ag.where or ag.cond for branches, ag.scan and ag.fori_loop for loops; name in static= an argument "
-        "whose number decides; to look at numbers, ag.debug_print. To store it in a NumPy array (z[i] = v), make the array with z = np.zeros_like(x), or ag.zeros, "
-        "or write z = x.at[i].set(v)"))
+        "whose number decides; to look at numbers, ag.debug_print. To store it in a NumPy array (z[i] = v), make the array with z = np.zeros_like(x), or "
+        "ag.zeros(..., dtype=x.dtype), or write z = x.at[i].set(v)"))
 
 
 class NeedStatic(AotgradTypeError):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import as_dtype
-from aotgrad_runtime.errors import AotgradError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradAttributeError, AotgradError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tape import Hooks, RemovableHandle
 from aotgrad_runtime.tensor import Tensor
 
@@ -20,10 +20,6 @@ __all__ = ["Module"]
 
 Hook = Callable[..., Any]
 _TABLES = ("_parameters", "_buffers", "_modules")
-
-
-class _NoAttributeError(AotgradError, AttributeError):
-    """An attribute that is not there."""
 
 
 class _KeyError(AotgradError, KeyError):
@@ -94,13 +90,13 @@ class Module:
             found = self.__dict__.get(table)
             if found is not None and name in found:
                 return found[name]
-        raise _NoAttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AotgradAttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_parameters" not in self.__dict__:
             if isinstance(value, (Module, Parameter)):
                 kind = "module" if isinstance(value, Module) else "parameters"
-                raise _NoAttributeError(f"cannot assign {kind} before Module.__init__() call; call super().__init__() first")
+                raise AotgradAttributeError(f"cannot assign {kind} before Module.__init__() call; call super().__init__() first")
             super().__setattr__(name, value)
         elif isinstance(value, Parameter):
             self._forget(name, "_parameters")
@@ -140,7 +136,7 @@ class Module:
 
     def _check_name(self, name: Any, what: str, table: str) -> None:
         if "_parameters" not in self.__dict__:
-            raise _NoAttributeError(f"cannot assign {what} before Module.__init__() call; call super().__init__() first")
+            raise AotgradAttributeError(f"cannot assign {what} before Module.__init__() call; call super().__init__() first")
         if not isinstance(name, str):
             raise AotgradTypeError(f"{what} name should be a string. Got {type(name).__name__}")
         if "." in name or name == "":
@@ -246,17 +242,17 @@ class Module:
         at: Any = self
         for name in filter(None, target.split(".")):
             if not hasattr(at, name):
-                raise _NoAttributeError(f"{type(at).__name__} has no attribute `{name}`")
+                raise AotgradAttributeError(f"{type(at).__name__} has no attribute `{name}`")
             at = getattr(at, name)
             if not isinstance(at, Module):
-                raise _NoAttributeError(f"`{name}` is not an nn.Module")
+                raise AotgradAttributeError(f"`{name}` is not an nn.Module")
         return at
 
     def _get(self, target: str, table: str, what: str) -> Any:
         path, _, name = target.rpartition(".")
         found = self.get_submodule(path).__dict__[table].get(name)
         if found is None:
-            raise _NoAttributeError(f"`{target}` is not {what}")
+            raise AotgradAttributeError(f"`{target}` is not {what}")
         return found
 
     def get_parameter(self, target: str) -> Any:

@@ -20,7 +20,7 @@ from .call import ArgSpec, Instance, OutSpec, Sym, failure, make_callable
 from .call.match import dense_strides, out_shapes
 from .call.plain import plain_run
 from .dtypes import DType, as_dtype
-from .errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from .errors import AotgradAttributeError, AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from .records import record
 
 __all__ = ["ERRORS", "FORMAT", "MAGIC", "Array", "BuiltLibrary", "Signature", "load", "read_description"]
@@ -302,7 +302,7 @@ class BuiltLibrary:
     def __getattr__(self, name: str) -> Any:
         found = self.__dict__.get("_functions", {}).get(name)
         if found is None:
-            raise AttributeError(f"library {self.path} has no function {name!r}; it has {', '.join(self.__dict__.get('_functions', ()))}")
+            raise AotgradAttributeError(f"library {self.path} has no function {name!r}; it has {', '.join(self.__dict__.get('_functions', ()))}")
         return found
 
     def __dir__(self) -> list[str]:
