@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad.cli import ir_tools
+from aotgrad.cli.app import main
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradOverflowError
 
 
@@ -71,3 +74,45 @@ def test_names_that_are_not_there(place: Any) -> None:
 def test_a_name_that_a_module_does_not_have_cannot_be_imported() -> None:
     with pytest.raises(ImportError, match="nosuch"):
         exec("from aotgrad.optim import nosuch")
+
+
+def _product(x: Any, y: Any) -> Any:
+    """The *product* of ``x``
+    and ``y``, summed. More of it.
+    """
+    return (x * y).sum()
+
+
+def test_built_libraries_and_their_files(tmp_path: Path) -> None:
+    built = ag.aot.build(_product, ["x: f64[n]", "y: f64[n]"], out=tmp_path, name="product")
+    library = ag.load(built.library)
+    with pytest.raises(ag.AotgradTypeError, match="missing a required argument: 'x'; it is product"):
+        library.product(y=np.ones(3))
+    with pytest.raises(AotgradAttributeError, match="has no function 'nope'; it has product"):
+        _ = library.nope
+    assert "\nDescription: The product of x and y, summed.\n" in (tmp_path / "product.pc").read_text()
+
+
+def test_load_says_what_it_takes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=1)
+    with pytest.raises(ag.AotgradValueError, match="no ELF header; a library that aotgrad build has made"):
+        ag.load(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("command", [["build", "m:f"], ["cache"]])
+def test_a_wrong_flag_shows_how_the_command_is_used(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command, "--nope"])
+    assert f"usage: aotgrad {command[0]} " in capsys.readouterr().err
+
+
+def test_run_says_how_a_function_is_chosen(tmp_path: Path) -> None:
+    built = ag.aot.build(_product, ["x: f64[n]", "y: f64[n]"], out=tmp_path, name="product", grad="x", emit=("mlir",))
+    with pytest.raises(ag.AotgradValueError, match="--function NAME.; it has product, product_grad"):
+        ir_tools.run(str(built.files["mlir"]), [], None)
+
+
+def test_shapes_that_do_not_fit_name_the_function_once() -> None:
+    with pytest.raises(ag.AotgradError) as caught:
+        ag.compile(lambda x, y: x @ y)(np.ones((3, 4)), np.ones((5, 2)))
+    assert str(caught.value).count("matmul") == 1

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest and hasattr(arguments, "inputs") and not any(a.startswith("--") for a in rest):  # argparse takes no positional arguments after an option
         arguments.inputs += rest
     elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         return int(arguments.run(arguments) or 0)
     except AotgradError as error:
@@ -83,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--clear", action="store_true", help="remove every entry")
     p.add_argument("--folder", action="store_true", help="print the folder only")
     p.set_defaults(run=_cache)
+    for p in sub.choices.values():
+        p.set_defaults(parser=p)  # who says how it is used, where an argument is wrong
     return parser
 
 

@@ -63,7 +63,7 @@ def run(path: str, inputs: Sequence[Any], function: str | None = None) -> list[A
     if not named and funcs:
         raise AotgradValueError(f"{path}: there is no function {function!r}; it has {', '.join(f.name for f in funcs)}")
     if len(named) != 1:
-        raise AotgradValueError(f"{path}: name one function to run; it has {', '.join(f.name for f in funcs) or 'none'}")
+        raise AotgradValueError(f"{path}: name one function to run (--function NAME); it has {', '.join(f.name for f in funcs) or 'none'}")
     func = named[0]
     _tensor_only(path, [func])
     arrays = [_array(x, t, _name(func, i)) for i, (x, t) in enumerate(zip(inputs, func.arg_types))]  # a misspelt file is said before the count

@@ -163,7 +163,8 @@ def header(name: str, functions: Sequence[CFunction], version: str, target: str,
 
 def pkg_config(name: str, version: str, doc: str) -> str:
     """``NAME.pc``: finds header and library beside itself, wherever the folder is moved."""
-    first = (doc.strip().splitlines() or [""])[0]
+    paragraph = " ".join(doc.strip().partition("\n\n")[0].split())
+    first = re.sub(r":\w+:(?=`)|[`*]+", "", re.split(r"(?<=[.!?])\s", paragraph, maxsplit=1)[0])  # no markup: a field of one line
     return "\n".join([
         "libdir=${pcfiledir}", "includedir=${pcfiledir}", "", f"Name: {name}", f"Description: {first or name + ', built by aotgrad'}", f"Version: {version}",
         "Cflags: -I${includedir}", f"Libs: -L${{libdir}} -l{name}", "",

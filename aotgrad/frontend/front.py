@@ -476,9 +476,10 @@ def _with_shapes(error: SizesDiffer, b: FrontBuilder, operands: Sequence[Operand
     shapes = [f"({', '.join(map(str, s))}{',' * (len(s) == 1)})" for s in given]
     if len(shapes) < 2:
         return AotgradValueError(error.what)
+    what = re.sub(r"^\w+: (?=.*: )", "", error.what)  # the function's name comes before the shapes
     if b.trace.name.startswith("getitem"):
         return AotgradIndexError(f"shapes {', '.join(shapes[1:-1])} and {shapes[-1]} of the index arrays do not broadcast: {error.what}")
-    return AotgradValueError(f"shapes {', '.join(shapes[:-1])} and {shapes[-1]} do not broadcast or fit: {error.what}")
+    return AotgradValueError(f"shapes {', '.join(shapes[:-1])} and {shapes[-1]} do not broadcast or fit: {what}")
 
 
 def _meeting(pair: tuple[int, int] | None, shapes: Sequence[Sequence[Any]]) -> str:

@@ -183,7 +183,7 @@ class _Function:
         try:
             bound = self.python.bind(*args, **kwargs)
         except TypeError as error:
-            raise AotgradTypeError(f"{self.signature.name}: {error}; it is {self.signature}{_apart(args, kwargs)}") from None
+            raise AotgradTypeError(f"{self.signature.name}: {self._absent(args, kwargs) or error}; it is {self.signature}{_apart(args, kwargs)}") from None
         if any(isinstance(x, Mapping) for x in bound.arguments.values()):
             raise AotgradTypeError(f"{self.signature.name} is {self.signature}{_apart(args, kwargs)}")
         arrays = [_converted(a, bound.arguments[a.name], self.signature.name) for a in self.signature.inputs]
@@ -195,6 +195,13 @@ class _Function:
             self.failed(code, info)
         values = tuple(o[()] if o.ndim == 0 else o for o in outs)
         return values[0] if len(values) == 1 else values
+
+    def _absent(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The arguments that a call lacks; "" where it has them all, or others too, which Python says well."""
+        names = [a.name for a in self.signature.inputs]
+        lacking = [name for name in names[len(args):] if name not in kwargs]
+        said = "a required argument" if len(lacking) == 1 else "required arguments"
+        return f"missing {said}: {', '.join(map(repr, lacking))}" if lacking and not kwargs.keys() - set(names[len(args):]) else ""
 
     def _sizes(self, arrays: Sequence[Any]) -> list[int]:
         s = self.signature

@@ -194,7 +194,8 @@ def check_library(data: bytes, name: str, *, foreign_ok: bool = False, any_machi
             raise _Unsound("it was not made by aotgrad (no .note.aotgrad)")
         _check_note(data, note)
     except (_Unsound, struct.error) as why:
-        raise AotgradValueError(f"{name} is not a shared library that can be loaded here: {why}; build it again with aotgrad for this machine") from None
+        wanted = "build it again with aotgrad for this machine" if data[:4] == b"\x7fELF" else "a library that aotgrad build has made (lib*.so) is needed"
+        raise AotgradValueError(f"{name} is not a shared library that can be loaded here: {why}; {wanted}") from None
     return True
 
 
