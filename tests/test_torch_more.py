@@ -34,7 +34,7 @@ x.equal(y) | m.scalar_tensor(2) | m.sort(x + y / 8) | m.sort(x * 8 + y, 1, desce
 m.topk(x * 8 + y, 2) | (x * 8 + y).topk(1, 1, largest=False) | m.median((x * 8 + y)[0, 0]) | m.median(x * 8 + y, 1) | m.kthvalue(x * 8 + y, 2, 0, True)
 m.median(x + hole, 1) | m.unique(x.detach()) | m.unique(x.detach(), return_inverse=True) | m.unique(x[:, 0].detach(), dim=0, return_counts=True)
 m.bincount(m.tensor([1, 1, 3]), m.tensor([0.5, 1.0, 2.0])) | m.searchsorted(m.tensor([0.0, 1.0, 3.0]), x) | m.bucketize(x, m.tensor([0.0, 2.0]), right=True)
-m.histc(x, 4) | m.histc(x, 5, -2, 2) | m.result_type(x, 2) | m.result_type(m.tensor(1), m.tensor(2.0)) | m.can_cast(m.float32, m.int8)
+m.histc(x.detach(), 4) | m.histc(x.detach(), 5, -2, 2) | m.result_type(x, 2) | m.result_type(m.tensor(1), m.tensor(2.0)) | m.can_cast(m.float32, m.int8)
 m.promote_types(m.int8, m.uint8) | m.broadcast_shapes((2, 1), (3,)) | m.normal(x, 0.0).detach() | m.normal(2.0, m.zeros(3)) | m.bernoulli(m.tensor([0.0, 1.0]))
 m.multinomial(m.tensor([[0.0, 2.0], [1.0, 0.0]]), 1) | m.randint(high=1, size=(2,)) | m.randint(low=3, high=4, size=(2,))
 m.embedding(x[0], m.tensor([[2, 0], [1, 1]])) | m.embedding(x[0], m.tensor([2, 0]), 2) | m.dropout(x, 0.5, False) | m.dropout(x, 0.0, True)
