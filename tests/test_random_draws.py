@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import random
+import warnings
 from typing import Any
 
 import numpy as np
@@ -85,3 +87,38 @@ def test_libraries_refuse_draws_of_what_is_held(tmp_path: Any) -> None:
 
     with pytest.raises(ag.AotgradNotImplementedError, match=r"draws random numbers from .*rng"):
         ag.aot.build(noisy, "x: f64[3]", out=tmp_path / "noisy")
+
+
+@pytest.mark.parametrize("shuffle", [lambda a: np.random.default_rng(0).shuffle(a), lambda a: np.random.RandomState(0).shuffle(a), lambda a: random.Random(0).shuffle(a)])
+def test_shuffles_of_views_are_refused(shuffle):
+    """They lose rows: the second write of a swap reads what the first has written."""
+    def rows(a):
+        a = a * 1.0
+        shuffle(a)
+        return a * 1.0
+
+    x = np.arange(12.0).reshape(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for run in (lambda: ag.compile(rows)(x), lambda: ag.grad(lambda a: (rows(a) ** 2).sum())(x), lambda: ag.vmap(rows)(np.stack([x, x])),
+                    lambda: rows(ag.tensor(x)), lambda: rows(ag.tensor(x[:, 0]))):
+            with pytest.raises(ag.AotgradTypeError, match=r"rows would be lost. Take the rows in another order: x\[rng.permutation\(len\(x\)\)\]"):
+                run()
+        expected = x[:, 0].copy()
+        shuffle(expected)
+        assert ag.compile(rows)(x[:, 0]).tolist() == expected.tolist()  # NumPy's numbers are no views
+    reordered = ag.compile(lambda a: a[np.random.default_rng(0).permutation(len(a))])(x)
+    assert reordered.tolist() == x[np.random.default_rng(0).permutation(4)].tolist()
+
+
+def test_swaps_and_writes_of_views_are_as_written():
+    def swapped(a):
+        a = a * 1.0
+        a[0], a[1] = a[1], a[0]
+        operator.setitem(a, 3, a[2])
+        return a * 1.0
+
+    x = np.arange(12.0).reshape(4, 3)
+    assert ag.compile(swapped)(x).tolist() == ag.vmap(swapped)(x[None])[0].tolist() == swapped(ag.tensor(x)).tolist() == swapped(x).tolist()
+    for numbers in (x, x[:, 0]):
+        assert ag.jvp(swapped, (numbers,), (numbers,))[1].tolist() == swapped(numbers).tolist()

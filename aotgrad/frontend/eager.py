@@ -291,7 +291,8 @@ def apply(program: Program, args: Sequence[Any], cls: type[Any]) -> list[Any]:
         made = _apply_dual(program, args, cls, level)
         if program.view is not None and isinstance(args[0], Tensor):
             for i, out in enumerate(made):
-                mark_view(out, args[0], program.view, i)
+                if out.ndim or cls is Tensor:  # NumPy's scalars are no views
+                    mark_view(out, args[0], program.view, i)
         return made
     block = None if program.kept is None else program.kept.block(args)
     arrays = [a._data if isinstance(a, Tensor) else a for a in args]

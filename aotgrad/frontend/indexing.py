@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import operator
+import random
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -24,12 +26,13 @@ from .front import Public
 from .known import AGAIN
 from .recorder import Recorder
 from .sizes import plain_size
-from .trace import Traced, current, user_loc
+from .trace import Traced, current, user_loc, user_place
 from .views import ViewExtra, mark_view
 
 __all__ = ["At", "IndexSpec", "getitem", "parse", "setitem", "updated"]
 
 _FULL = ("slice", None, None, None)
+_STORE, _SHUFFLE = dis.opmap["STORE_SUBSCR"], random.Random.shuffle.__code__
 _NODE = {"int": "SelectBackward0", "slice": "SliceBackward0", "new": "UnsqueezeBackward0", "array": "IndexBackward0", "mask": "MaskedSelectBackward0"}
 
 
@@ -308,8 +311,13 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     """``x[index] = value``: in a trace x gets a new value; outside, its memory is written, and the history follows where gradients are recorded."""
     if isinstance(value, Tensor) and isinstance(value._extra, ViewExtra) and value._extra.parent() is x:
         how = value._extra.how  # the end of x[i] += v: the view was written, and x with it
-        if how[0] == "index" and not _has_arrays(index) and parse(x, index).spec == how[1]:
-            return
+        if how[0] == "index" and not _has_arrays(index):
+            spec = parse(x, index).spec
+            if spec == how[1]:
+                return
+            if _swaps(x, value, spec):
+                raise AotgradTypeError(f"{user_loc()}: shuffle swaps rows through views, where the second write reads what the first has written: rows would be lost. "
+                                       "Take the rows in another order: x[rng.permutation(len(x))]")
     if isinstance(x, (Traced, Dual)) or isinstance(value, (Traced, Dual)) or inplace.recorded(x, value) or current() is not None:
         inplace.store(x, updated(x, index, value), "x[i] = v")
         return
@@ -321,6 +329,15 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     except (AotgradError, OverflowError, IndexError, ValueError, TypeError) as error:
         raise _said(x, error) from None
     written(x)
+
+
+def _swaps(x: Any, value: Any, spec: Any) -> bool:
+    """Whether a shuffle of a library's, not a line of the user's, is at x[i], x[j] = x[j], x[i]: what is written over is in use as a view too."""
+    place = user_place()
+    if place is None or place[0] is not _SHUFFLE and place[0].co_code[place[1]] == _STORE:  # compiled code has no line that stores
+        return False
+    views = [r() for r in cell_of(x).views or ()]
+    return any(v is not None and v is not value and isinstance(v._extra, ViewExtra) and v._extra.parent() is x and v._extra.how[:2] == ("index", spec) for v in views)
 
 
 def _given(x: Any, value: Any) -> Any:

@@ -27,7 +27,7 @@ from . import kernels
 from .equalities import Equalities
 from .sources import memory_of
 
-__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedTensor", "current", "raised_at", "tracing", "unrecorded", "user_loc", "within"]
+__all__ = ["NeedStatic", "Trace", "Traced", "TracedArray", "TracedTensor", "current", "raised_at", "tracing", "unrecorded", "user_loc", "user_place", "within"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNTIME = os.path.dirname(os.path.abspath(sys.modules["aotgrad_runtime"].__file__ or "")) + os.sep
@@ -44,11 +44,12 @@ def within(file: str) -> bool:
 
 def user_loc() -> Loc | None:
     """The innermost line outside this package: captured as (code, offset), resolved when somebody reads it."""
-    place = _user_place()
+    place = user_place()
     return None if place is None else Loc(code=place[0], lasti=place[1])
 
 
-def _user_place() -> tuple[CodeType, int] | None:
+def user_place() -> tuple[CodeType, int] | None:
+    """The code and offset of ``user_loc``, for the caller of what calls this."""
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
@@ -164,7 +165,7 @@ class Trace:
             return self.value_of(outer)
         if not self.hidden:
             return self.builder.constant(value=np.array(data))  # type: ignore[no-any-return]
-        place = _user_place()
+        place = user_place()
         if place is not None:
             self.taken.setdefault(id(memory_of(obj)), set()).add(place)
         twin = None if self.ledger is None else self.ledger.known(obj)
