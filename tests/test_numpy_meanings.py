@@ -289,3 +289,33 @@ def test_ufuncs_of_floats_alone_give_floats(f: Any, dtype: str) -> None:
     np.testing.assert_array_equal(got, f(x))
     np.testing.assert_array_equal(tensor.numpy(), f(x))
     assert ag.compile(f)(x.astype("f4")).dtype == np.float32
+
+
+def test_names_beyond_ascii() -> None:
+    x = np.arange(3.0)
+    assert ag.compile(lambda α: α * 2)(x).tolist() == [0.0, 2.0, 4.0]
+    assert ag.compile(lambda α, *, β: α * 2 + β.sum())(x, β=np.ones(2)).tolist() == [2.0, 4.0, 6.0]
+    assert ag.compile(ag.grad(lambda d: (d["θ"] ** 2).sum() + d["φ"].sum()))({"θ": x, "φ": np.ones(2)})["θ"].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_constants_beside_arrays_stay_numpys() -> None:
+    p, x = np.array([1.0, 2.0]), np.array([1.0, 3.0])
+    for at in (x, 3.0, np.float64(3.0)):
+        got = ag.compile(lambda p, at=at: np.polyval(p, at))(p)
+        assert isinstance(got, (np.ndarray, np.generic)) and not isinstance(got, ag.Tensor)
+        np.testing.assert_array_equal(got, np.polyval(p, at))
+    for f in (np.atleast_1d, np.atleast_2d):
+        first, second = ag.compile(lambda a, f=f: f(a, (1, 0)))(x)
+        np.testing.assert_array_equal(first, f(x))
+        np.testing.assert_array_equal(second, f((1, 0)), strict=True)
+    got = ag.compile(np.conj)(x > 2)
+    assert got.dtype == np.int8 and got.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("f", [lambda a: ag.normal(a, 1.0), lambda a: ag.normal(0.0, a), ag.bernoulli, ag.rand_like, ag.randn_like, lambda a: ag.randint_like(a, 5)])
+def test_random_numbers_like_numpy_arrays(f: Any) -> None:
+    x = np.full(3, 0.5)
+    ag.manual_seed(0)
+    eager = f(x)
+    ag.manual_seed(0)
+    assert eager.tolist() == f(ag.tensor(x)).tolist() and eager.dtype is ag.float64

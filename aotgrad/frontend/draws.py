@@ -34,6 +34,7 @@ def normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Gene
     >>> ag.normal(0.0, ag.zeros(2))
     tensor([0., 0.])
     """
+    mean, std = factories.tensor_of(mean), factories.tensor_of(std)
     tensors = [x for x in (mean, std) if isinstance(x, Tensor)]
     if isinstance(std, Tensor) and _real(std) and (std._data < 0).any() or not isinstance(std, Tensor) and std < 0:
         raise AotgradRuntimeError(f"{user_loc()}: normal expects all elements of std >= 0.0")
@@ -58,6 +59,7 @@ def bernoulli(input: Any, p: Any = None, *, generator: Generator | None = None) 
     >>> ag.bernoulli(ag.tensor([0.0, 1.0]))
     tensor([0., 1.])
     """
+    input = factories.tensor_of(input)
     odds = input if p is None else p
     if p is None and not input._dtype.is_floating_point:
         raise AotgradNotImplementedError(f"{user_loc()}: bernoulli: the probabilities are {input._dtype.name}, not floating-point numbers")
@@ -103,6 +105,7 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False, *, gene
 @factories.on_cpu
 def randint_like(input: Any, low: Any = None, high: Any = None, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False) -> Any:
     """``randint`` with the shape and dtype of ``input``: ``randint_like(x, high)`` or ``randint_like(x, low, high)``."""
+    input = factories.tensor_of(input)
     low, high = (0, low) if high is None else (low or 0, high)
     return randint(low, high, tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
 

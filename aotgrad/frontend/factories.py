@@ -174,11 +174,15 @@ def empty(*size: Any, dtype: Any = None, requires_grad: bool = False, memory_for
     return _full("empty", shape_of(size, "empty"), 0, kind_of(dtype), requires_grad, memory_format)
 
 
+def tensor_of(x: Any) -> Any:
+    """A NumPy array as a tensor; anything else as it is."""
+    return runtime.as_tensor(x) if isinstance(x, np.ndarray) else x
+
+
 def _like(name: str, x: Any, value: Any, dtype: Any, requires_grad: bool, memory_format: Any) -> Any:
     if not isinstance(x, (Tensor, np.ndarray)):
         raise AotgradTypeError(f"{name}(): argument 'input' must be a tensor, not {type(x).__name__}")
-    if isinstance(x, np.ndarray):
-        x = runtime.as_tensor(x)
+    x = tensor_of(x)
     return _ended(placed_like(filled_like(x, value, dtype), x, memory_format), requires_grad)
 
 

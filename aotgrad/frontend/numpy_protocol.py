@@ -10,7 +10,7 @@ import numpy as np
 from aotgrad.ir.ops.common import norm_dim, norm_dims, whole
 from aotgrad.ir.ops.contract import einsum_view
 from aotgrad_runtime.arrays import converted, decode, held
-from aotgrad_runtime.dtypes import DType, as_dtype, bool_, float64
+from aotgrad_runtime.dtypes import DType, as_dtype, bool_, float64, int8
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
@@ -73,6 +73,8 @@ def _ufunc(name: str, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return _contract(name, _PRODUCTS[name], *(v if isinstance(v, Tensor) else np.asarray(v) for v in inputs))
     if name == "conjugate" and isinstance(inputs[0], Tensor) and inputs[0]._dtype.is_complex:
         return inputs[0].conj()
+    if name == "conjugate" and isinstance(inputs[0], Tensor) and inputs[0]._dtype is bool_:
+        return run(TORCH["astype"], {"input": inputs[0], "dtype": int8})  # as NumPy has it
     if name in ("positive", "conjugate"):
         return call(TORCH["clone"], tuple(inputs), {})
     if name in _FLOATS:  # the functions that serve them leave integers
@@ -220,8 +222,8 @@ def _where(condition: Any, *values: Any) -> Any:
 
 def _dims_at_least(rank: int) -> Callable[..., Any]:
     def make(*arrays: Any) -> Any:
-        out = [x if len(np.shape(x) if not isinstance(x, Tensor) else x.shape) >= rank else _reshape(x if isinstance(x, Tensor) else np.asarray(x),
-            _padded(x, rank)) for x in arrays]
+        given = [x if isinstance(x, Tensor) else np.asarray(x) for x in arrays]
+        out = [x if len(x.shape) >= rank else _reshape(x, _padded(x, rank)) for x in given]
         return out[0] if len(out) == 1 else tuple(out)
 
     return make
@@ -301,7 +303,8 @@ def _meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str =
 
 def _polyval(p: Any, x: Any) -> Any:
     p = p if isinstance(p, Tensor) or any(isinstance(v, Tensor) for v in p) else np.asarray(p)  # whose dtype counts, other than a number's
-    out: Any = filled_like(x, 0)
+    x = x if isinstance(x, Tensor) else np.asarray(x)
+    out: Any = filled_like(x, 0) if isinstance(x, Tensor) else np.zeros_like(x)
     for i in range(int(p.shape[0]) if hasattr(p, "shape") else len(p)):
         out = out * x + p[i]
     return out

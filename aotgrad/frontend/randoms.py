@@ -366,6 +366,7 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = dtypes.
 @factories.on_cpu
 def rand_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """``rand`` with the shape, dtype and memory format of ``input``."""
+    input = factories.tensor_of(input)
     out = rand(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
     return factories.placed_like(out, input, memory_format)
 
@@ -373,6 +374,7 @@ def rand_like(input: Any, *, generator: Generator | None = None, dtype: Any = No
 @factories.on_cpu
 def randn_like(input: Any, *, generator: Generator | None = None, dtype: Any = None, requires_grad: bool = False, memory_format: Any = None) -> Any:
     """``randn`` with the shape, dtype and memory format of ``input``."""
+    input = factories.tensor_of(input)
     out = randn(tuple(input.shape), generator=generator, dtype=input._dtype if dtype is None else dtype, requires_grad=requires_grad)
     return factories.placed_like(out, input, memory_format)
 

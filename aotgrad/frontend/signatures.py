@@ -24,7 +24,7 @@ _ACCEPTED = {d.np: None for d in ALL if d.kind != "c" and d is not bfloat16}  # 
 
 
 def identifier(path: str) -> str:
-    text = "".join(c if c.isalnum() or c == "_" else "_" for c in path)
+    text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in path)
     return text if text[:1].isalpha() or text[:1] == "_" else f"a{text}"
 
 
