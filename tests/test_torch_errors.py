@@ -21,6 +21,14 @@ WRONG = [
     "m.bmm(m.ones(3,4),m.ones(3,4))",
     "m.nn.functional.linear(m.ones(3,4),m.ones(3,5))",
     "m.nn.functional.linear(m.ones(3,4),m.ones(3,4),m.ones(4))",
+    "m.index_copy(m.ones(4,3),0,m.tensor([0,1,2]),m.ones(1,3))",
+    "m.index_copy(m.ones(4,3),0,m.tensor([0,1]),m.ones(2,1))",
+    "m.index_copy(m.ones(4,3),1,m.tensor([0,2]),m.ones(2))",
+    "m.index_copy(m.ones(4,3),0,m.tensor([0]),m.tensor(2.))",
+    "m.index_copy(m.ones(4,3),0,m.tensor([[0,1]]),m.ones(2,3))",
+    "m.ones(4).index_copy_(0,m.tensor([0,1]),m.ones(1))",
+    "m.index_fill(m.ones(4,3),0,m.tensor([0,1]),m.ones(3))",
+    "m.index_fill(m.ones(4,3),0,m.tensor([[0,1]]),1.0)",
     "m.ones(6).view(4)",
     "m.ones(6).view(-1,-1)",
     "m.ones(6).view(-1,4)",
@@ -255,7 +263,7 @@ INDICES = {
     "m.nn.functional.one_hot(m.tensor([0, 9]), 3)": "one_hot: class value 9 is out of range for num_classes 3",
     "m.nn.functional.one_hot(m.tensor([0, -1]), 3)": "one_hot: class value -1 is out of range",
     "m.nn.functional.embedding(m.tensor([0, 9]), m.ones(3, 4))": "embedding: index 9 is out of range; weight has 3 rows",
-    "m.nn.functional.cross_entropy(m.ones(3, 4), m.tensor([0, 1]))": "target of shape .2. does not fit the input, which needs .3.",
+    "m.nn.functional.cross_entropy(m.ones(3, 4), m.tensor([0, 1]))": "an input of shape .3, 4. needs a target of shape .3., not .2.",
 }
 
 

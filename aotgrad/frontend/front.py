@@ -91,6 +91,11 @@ class FrontBuilder(Builder):
         if not self.trace.equate(a, b):
             raise SizesDiffer(f"{what}: sizes {self.trace.example(a)} and {self.trace.example(b)} differ", say=say)
 
+    def give_way(self, have: DimLike, want: DimLike, what: str) -> None:
+        """A size that must broadcast to another."""
+        if not self.trace.fits(have, want):
+            raise SizesDiffer(f"{what}: sizes {self.trace.example(have)} and {self.trace.example(want)} differ")
+
     def join_product(self, a: DimLike, b: DimLike, what: str, say: Callable[[], str] | None = None) -> None:
         """Two numbers of elements that must be equal."""
         self.equate(a, b, what, say)

@@ -12,7 +12,7 @@ import numpy as np
 
 from aotgrad.ir.ops.common import norm_dim
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradOverflowError, AotgradRuntimeError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradIndexError, AotgradOverflowError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.tensor import Tensor
 
 from . import factories, indexing, inplace
@@ -432,7 +432,16 @@ def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any
 
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
     """``input`` with ``value`` in the slices at the places of ``index`` along ``dim``."""
-    d = norm_dim(dim, len(input.shape))
+    if len(getattr(index, "shape", ())) > 1:
+        raise AotgradRuntimeError(f"{user_loc()}: index_fill: index must be 1-d or 0-d, it has {len(index.shape)} dims")
+    if len(getattr(value, "shape", ())):
+        raise AotgradRuntimeError(f"{user_loc()}: index_fill: the value must be a number or a 0-d tensor, not of shape {list(value.shape)}; index_copy takes slices")
+    return _with_slices(input, norm_dim(dim, len(input.shape)), index, value)
+
+
+def _with_slices(input: Any, d: int, index: Any, value: Any) -> Any:
+    if not len(input.shape):  # one place
+        return f.reshape(_with_slices(f.reshape(input, (1,)), d, index, value), ())
     out = f.clone(input)
     indexing.setitem(out, (*[slice(None)] * d, index), value)
     return out
@@ -440,7 +449,20 @@ def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:
 
 def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
     """``input`` with the slices of ``source`` at the places of ``index`` along ``dim``."""
-    return index_fill(input, dim, index, source)
+    for name, x in (("index", index), ("source", source)):
+        if not hasattr(x, "shape"):
+            raise AotgradTypeError(f"{user_loc()}: index_copy: {name} is a tensor, not {type(x).__name__}")
+    d, own, given = norm_dim(dim, len(input.shape)), len(input.shape), len(source.shape)
+    if len(index.shape) > 1:
+        raise AotgradIndexError(f"{user_loc()}: index_copy: index must be 1-d or 0-d, it has {len(index.shape)} dims")
+    if given and given != max(own, 1):
+        raise AotgradIndexError(f"{user_loc()}: index_copy: source must have the {own} dims of input, it has {given}")
+    if not equal_sizes(index.shape[0] if len(index.shape) else 1, source.shape[d] if given else 1):
+        raise AotgradIndexError(f"{user_loc()}: index_copy: number of indices ({index.shape[0] if len(index.shape) else 1}) should be equal to the size of source "
+                                f"along dim {d} ({source.shape[d] if given else 1})")
+    if not given and own > 1 or not all(i == d or equal_sizes(source.shape[i], input.shape[i]) for i in range(given)):
+        raise AotgradRuntimeError(f"{user_loc()}: index_copy: slices of source, {list(source.shape)}, do not fit those of input, {list(input.shape)}, along dim {d}")
+    return _with_slices(input, d, f.reshape(index, (-1,)), source)
 
 
 def take(input: Any, index: Any) -> Any:

@@ -19,7 +19,7 @@ from aotgrad_runtime.tensor import Size, Tensor
 
 from .trace import Traced, TracedArray, current, user_loc
 
-__all__ = ["TracedNumber", "TracedSize", "equal_sizes", "plain_size"]
+__all__ = ["TracedNumber", "TracedSize", "equal_sizes", "fitting_sizes", "plain_size"]
 
 
 class TracedNumber(TracedArray):
@@ -112,6 +112,12 @@ def equal_sizes(a: Any, b: Any) -> bool:
     """Whether two sizes that must be equal are (see ``Trace.equate``); no question of the program's own, so sizes stay open."""
     trace = current()
     return plain_size(a) == plain_size(b) if trace is None or isinstance(a, int) and isinstance(b, int) else trace.equate(plain_size(a), plain_size(b))
+
+
+def fitting_sizes(have: Any, want: Any) -> bool:
+    """Whether a size broadcasts to one that must not grow (see ``Trace.fits``)."""
+    trace = current()
+    return have in (1, want) if trace is None or isinstance(have, int) and isinstance(want, int) else trace.fits(plain_size(have), plain_size(want))
 
 
 def _whole(x: Any) -> DimLike | None:

@@ -289,6 +289,16 @@ class Trace:
         self.assume(a, b)
         return True
 
+    def fits(self, have: DimLike, want: DimLike) -> bool:
+        """Whether a size broadcasts to one that must not grow: a 1 of this call is 1 at every call, all else is equal."""
+        have, want = self.canonical(have), self.canonical(want)
+        if have == 1:
+            return True
+        if self.example(have) == 1 != self.example(want):
+            self.assume(have, 1)
+            return True
+        return self.equate(have, want)
+
     def same(self, a: DimLike, b: DimLike) -> bool:
         """``a == b`` in the user's program: decided by the sizes of the first call, and guarded either way."""
         a, b = self.canonical(a), self.canonical(b)

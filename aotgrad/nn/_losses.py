@@ -10,6 +10,7 @@ from aotgrad.frontend import factories
 from aotgrad.frontend.composed import composed
 from aotgrad.frontend.naming import naming
 from aotgrad.frontend.notices import notice
+from aotgrad.frontend.sizes import equal_sizes
 from aotgrad.frontend.trace import user_loc
 from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import decode
@@ -180,12 +181,7 @@ def _chosen(values: Any, classes: Any, dim: int, known: bool) -> Any:
     every = factories.arange(values.shape[dim], dtype="int32")
     with naming("Target {2} is out of bounds. There are {1} classes, numbered from 0"):
         known = every[classes]
-    try:
-        found = f.eq(factories.positions(values, dim), f.unsqueeze(known, dim))
-    except AotgradArgumentError as error:
-        shape = ", ".join([str(n) for d, n in enumerate(values.shape) if d != dim])
-        raise _NotFit(f"{user_loc()}: a target of shape [{', '.join([str(n) for n in classes.shape])}] does not fit the input, which needs [{shape}]: "
-                      f"{str(error).rpartition(': ')[2]}") from None
+    found = f.eq(factories.positions(values, dim), f.unsqueeze(known, dim))
     return f.sum(f.where(found, values, 0.0), dim)
 
 
@@ -197,7 +193,7 @@ def _classes(name: str, input: Any, target: Any, weight: Any) -> int:
         raise AotgradArgumentError(f"{name}: input needs a dim of classes, it is 0-d")
     dim = 0 if rank(input) == 1 else 1
     want = [n for d, n in enumerate(input.shape) if d != dim]
-    if rank(target) != rank(input) - 1 or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(want, target.shape)):
+    if rank(target) != rank(input) - 1 or not all(map(equal_sizes, want, target.shape)):
         batch = rank(input) > 1 and rank(target) > 0 and target.shape[0] != input.shape[0]
         raise _NotFit(f"{name}: " + (f"Expected input batch_size ({input.shape[0]}) to match target batch_size ({target.shape[0]}): " if batch else "")
                       + f"an input of shape {list(input.shape)} needs a target of shape {want}, not {list(target.shape)}")

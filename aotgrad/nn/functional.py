@@ -10,7 +10,7 @@ from aotgrad.frontend.boundary import guard as _guard
 from aotgrad.frontend.dispatch import TORCH as _TORCH
 from aotgrad.frontend.further import hardshrink, prelu
 from aotgrad.frontend.methods import FUNCTIONS as _FUNCTIONS
-from aotgrad.frontend.sizes import equal_sizes as _equal_sizes
+from aotgrad.frontend.sizes import fitting_sizes as _fitting_sizes
 from aotgrad.frontend.trace import TracedTensor as _TracedTensor
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradRuntimeError
 from aotgrad_runtime.tensor import Tensor
@@ -123,7 +123,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     if len(bias.shape) > len(out.shape):
         raise AotgradRuntimeError(f"linear: the bias has {len(bias.shape)} dims, the output {len(out.shape)}: it would grow")
     for own, size in zip(reversed(bias.shape), reversed(out.shape)):
-        if own != 1 and not _equal_sizes(own, size):
+        if not _fitting_sizes(own, size):
             raise AotgradRuntimeError(f"linear: a bias of size {int(own)} does not fit an output of size {int(size)}")
     return _FUNCTIONS["add"](out, bias)
 

@@ -349,10 +349,7 @@ def _fitted(b: Any, v: Any, shape: Sequence[Any]) -> Any:
         raise AotgradValueError(f"a value of shape {[str(d) for d in v.type.shape]} does not fit the indexed part of shape {[str(d) for d in shape]}")
     v = b.to_shape(v, given)
     for have, want in zip(reversed(given), reversed(shape)):
-        if b.trace.example(have) == 1 != b.trace.example(want):
-            b.trace.assume(have, 1)
-        elif have != 1:
-            b.equate(have, want, "the value written does not fit the indexed part")
+        b.give_way(have, want, "the value written does not fit the indexed part")
     return b.expand(b.refresh(v), tuple(b.trace.canonical(d) for d in shape))
 
 

@@ -203,8 +203,7 @@ def _add_product(name: str, rank: int) -> None:
         if len(x.type.shape) > len(shape):
             raise AotgradValueError(f"{name}: the array added has {len(x.type.shape)} dims, the product {len(shape)}")
         for i, d in enumerate(x.type.shape):
-            if d != 1:
-                b.equate(d, shape[i - len(x.type.shape)], f"{name}: the array added does not fit the product in dim {i}")
+            b.give_way(d, shape[i - len(x.type.shape)], f"{name}: the array added does not fit the product in dim {i}")
         return b.add(_scale(b, b.expand(b.refresh(x), b.refresh(out).type.shape), beta), out)
 
     left, right = ("mat1", "mat2") if rank == 2 else ("batch1", "batch2")
