@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -116,3 +116,29 @@ def test_shapes_that_do_not_fit_name_the_function_once() -> None:
     with pytest.raises(ag.AotgradError) as caught:
         ag.compile(lambda x, y: x @ y)(np.ones((3, 4)), np.ones((5, 2)))
     assert str(caught.value).count("matmul") == 1
+
+
+@pytest.mark.parametrize("make", [ag.tensor, ag.as_tensor])
+def test_lists_of_values_that_are_differentiated_keep_no_gradient_and_say_so(make: Any) -> None:
+    with pytest.raises(ag.AotgradTypeError, match="test_messages.*its derivative would be lost; use np.stack"):
+        ag.grad(lambda x: make([[x[0]], [x[1]]]).sum())(np.ones(3))
+    assert ag.grad(lambda x: (make([x[0].detach(), x[1].detach()]) * x[:2]).sum())(np.full(3, 2.0)).tolist() == [2.0, 2.0, 0.0]
+    t = ag.ones(2, requires_grad=True)
+    assert not make([t[0], t[1]]).requires_grad  # as in torch
+
+
+class _Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def test_a_named_tuple_is_a_tuple_of_arguments() -> None:
+    def f(p: Any) -> Any:
+        return p.a * p.a * p.b
+
+    x, v = _Pair(2.0, 3.0), _Pair(1.0, 0.0)
+    for transform in (ag.hvp, ag.jvp):
+        with pytest.raises(ag.AotgradTypeError, match=r"write \(_Pair\(...\),\)"):
+            transform(f, x, v)
+    assert ag.hvp(f, (x,), (v,)) == (_Pair(6.0, 4.0),)
+    assert ag.hvp(lambda a, b: a * a * b, x, v) == (6.0, 4.0)

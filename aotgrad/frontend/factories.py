@@ -18,7 +18,7 @@ from aotgrad_runtime import tensor as runtime
 from aotgrad_runtime.arrays import converted, decode, defaults, held, kinds_in
 from aotgrad_runtime.dtypes import DType, as_dtype
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradNotImplementedError, AotgradTypeError
-from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import placement
 from .boundary import PLAIN, called_wrongly, restate
@@ -353,9 +353,18 @@ def placed_like(out: Any, x: Any, memory_format: Any) -> Any:
 
 # ---- from data ------------------------------------------------------------------------------------------------------------------------------
 
-def _refuse_traced(data: Any, name: str) -> None:
-    if any(issubclass(kind, Traced) for kind in kinds_in(data)):
+def _refuse_values(data: Any, name: str) -> None:
+    """Traced values have no numbers yet; those that are being differentiated would lose their derivative. Tensors on the tape give their numbers, as in torch."""
+    kinds = kinds_in(data)
+    if isinstance(data, (list, tuple)) and any(issubclass(kind, ArrayTensor) and not issubclass(kind, Traced) for kind in kinds) and _any_followed(data):
+        raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a value that is being differentiated, and its derivative would be lost; use np.stack, ag.stack or "
+                               "ag.cat to join values; to treat the numbers as constants, use x.detach()")
+    if any(issubclass(kind, Traced) for kind in kinds):
         raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a traced value, whose numbers are not there yet; use ag.stack or ag.cat to join values")
+
+
+def _any_followed(data: Any) -> bool:
+    return any(_any_followed(x) if isinstance(x, (list, tuple)) else isinstance(x, ArrayTensor) and x._followed for x in data)
 
 
 @on_cpu
@@ -366,7 +375,7 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, memory_
     >>> ag.tensor([1.0, 2.5], requires_grad=True)
     tensor([1.0000, 2.5000], requires_grad=True)
     """
-    _refuse_traced(data, "tensor")
+    _refuse_values(data, "tensor")
     out = runtime.tensor(data, dtype=dtype)
     if memory_format is not None:
         out._data = mf.copy_to_strides(out._data, mf.format_strides(out._data.shape, mf.check(memory_format)))
@@ -378,7 +387,7 @@ def as_tensor(data: Any, dtype: Any = None) -> Any:
     """``data`` as a tensor, sharing memory where it can: tensors come back as they are, arrays are wrapped, all else is copied."""
     if isinstance(data, Traced):
         return data if dtype is None else run(TORCH["astype"], {"input": data, "dtype": as_dtype(dtype)})
-    _refuse_traced(data, "as_tensor")
+    _refuse_values(data, "as_tensor")
     out = runtime.as_tensor(data, dtype)
     return out if isinstance(data, (Tensor, np.ndarray)) else made_here(out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -247,7 +248,24 @@ def jvp(f: F, xs: Sequence[Any], ts: Sequence[Any]) -> tuple[Any, Any]:
     (np.float64(9.0), np.float64(6.0))
     """
     check_callable(f, "jvp")
+    _check_spread(f, xs, "jvp")
     return _jvp(f, xs, ts, "jvp")
+
+
+def _check_spread(f: F, xs: Any, what: str) -> None:
+    """A named tuple is a tuple of arguments too: where ``f`` does not take that many, one argument was meant."""
+    if not hasattr(xs, "_fields"):
+        return
+    try:
+        signature = inspect.signature(f)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*xs)
+    except TypeError as error:
+        kind = type(xs).__name__
+        raise AotgradTypeError(f"{what}: a tuple holds the arguments, so the {len(xs)} items of {kind} are taken for arguments, which do not fit ({error}); for one "
+                               f"argument that is a {kind} write ({kind}(...),), and the same around its vector") from None
 
 
 @modes.intact
@@ -306,6 +324,7 @@ def hvp(f: F, xs: Any, vs: Any) -> Any:
     """
     check_callable(f, "hvp")
     many = isinstance(xs, tuple)
+    _check_spread(f, xs, "hvp")
     inputs, vectors = (xs, vs) if many else ((xs,), (vs,))
     nums = tuple(range(len(inputs)))
     if many and not isinstance(vs, (tuple, list)):
