@@ -706,7 +706,7 @@ ATTRIBUTES: dict[str, Any] = {
     "is_complex": is_complex, "is_signed": is_signed, "is_inference": is_inference, "is_same_size": is_same_size, "is_nonzero": is_nonzero, "positive": positive,
     "real": real, "imag": imag, "conj": conj, "fill_": _fill, "zero_": _zero, "detach_": ledger.detach_, **_in_place_functions(),
     "select": _select, "nonzero": _nonzero, "clone": _clone,
-    "masked_select": _masked_select, **PUBLIC, **FURTHER, **ORDERED, **DRAWS,
+    "masked_select": _masked_select, **PUBLIC, **FURTHER, **ORDERED, **DRAWS, "addmv_": FURTHER_METHODS["addmv_"], "logit_": FURTHER_METHODS["logit_"],
 }
 ATTRIBUTES = {name: told(fn, name) for name, fn in ATTRIBUTES.items()}
 """Public functions that are not in the registry."""
