@@ -143,7 +143,7 @@ def test_a_packed_operand_changes_no_bit(name, dtype, shape):
 
 
 @pytest.mark.parametrize(("name", "dtype", "shape"), sweep.part(NAMES, NP, [
-    (130, 515, 300), (300, 600, 520), (260, 40, 1100), (150, 187, 260), (40, 1030, 270), (3, 300, 700), (1, 700, 300), (700, 1, 300)]))
+    (130, 515, 300), (300, 600, 520), (260, 40, 1100), (150, 187, 260), (40, 1030, 270), (3, 300, 700), (1, 700, 300), (700, 1, 300)], of=3))
 def test_several_cache_blocks(name, dtype, shape):
     rng, g = np.random.default_rng(1), get(name, dtype)
     m, n, k = shape

@@ -10,6 +10,7 @@ import native_table
 import numpy as np
 import oracles
 import pytest
+import sweep
 import user_table
 
 from aotgrad.ir import opdef
@@ -40,7 +41,7 @@ def test_compiled_float32(name: str) -> None:
     assert native_table.check_op(name, np.float32, ("value", "vjp"), 2) > 0
 
 
-@pytest.mark.parametrize("name", OPS[::2])
+@pytest.mark.parametrize("name", OPS[::4])  # all of them in test_all_samples
 def test_layouts(name: str) -> None:
     """channels_last at rank 4, Fortran order below: as compiled kernels, values and cotangents."""
     native_table.check_layouts(name, 2)
@@ -87,7 +88,7 @@ def test_as_users_call_it(name: str, every: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy's own, of empty means and the like
-@pytest.mark.parametrize("name", [n if i % 2 else pytest.param(n, marks=pytest.mark.thorough) for i, n in enumerate(user_table.public())])
+@pytest.mark.parametrize("name", sweep.part(user_table.public(), of=3))
 def test_other_sizes_after_the_first_call(name: str) -> None:
     """0, 1, and more; and sizes that do not fit together raise as eager does."""
     for i, (f, xs) in enumerate(user_table.rows(name)):

@@ -265,7 +265,10 @@ class State:
                         rest.append({_SIZES})
                 if not rest:
                     if first is not None and same_again(error, first):
-                        raise first from None
+                        try:
+                            raise first from None
+                        finally:
+                            del first
                     raise
                 forced = given | rest.pop(0)
 

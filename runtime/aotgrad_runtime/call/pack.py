@@ -63,11 +63,11 @@ class Packed:
     def set_word(self, field: str, value: int) -> None:
         self.buffer[INSTANCE[field] // 8] = value
 
-    def __del__(self) -> None:
-        block = self.word("block") if self.buffer is not None else 0
+    def __del__(self, at: int = INSTANCE["block"] // 8, word: Any = ctypes.c_int64) -> None:  # names of the module may be gone by now
+        block = self.buffer[at] if self.buffer is not None else 0
         if block:
-            self.set_word("block", 0)  # a finaliser of the same dead cycle may still call
-            self._free(ctypes.c_int64.from_address(block - 16).value)
+            self.buffer[at] = 0  # a finaliser of the same dead cycle may still call
+            self._free(word.from_address(block - 16).value)
 
 
 def _order_words(order: tuple[int, ...]) -> list[int]:
