@@ -487,3 +487,11 @@ def test_damaged_cache_entries_are_compiled_again(tmp_path: Path) -> None:
                     data[len(data) // 2] ^= 0xFF
                     path.write_bytes(bytes(data))
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True).stdout.strip() == "3.0"
+
+
+def test_results_are_numpys_where_the_arguments_are_whatever_is_captured() -> None:
+    table, x = ag.tensor([1.0, 2.0, 3.0], dtype=ag.float64), np.ones(3)
+    for f in (lambda p: p * table, lambda p: p[ag.arange(2)], lambda p: (p * table).sum(), lambda p: np.sum(p[table.long() % 3])):
+        compiled = ag.compile(f)
+        for _ in range(3):
+            assert type(compiled(x)) in (np.ndarray, np.float64)

@@ -467,6 +467,8 @@ class State:
             except BaseException:
                 variant.changes.mark(leaves, back=True)
                 raise
+            if cls is ArrayTensor and not any(isinstance(x, Tensor) for x in leaves):  # the tensors are captured: results are NumPy's, as the call is
+                results = [x if x._requires_grad else _plain(x._data) for x in results]
         if variant.changes.any:
             variant.changes.put(results, args, leaves, self.name)
         it = iter(results)
