@@ -8,21 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from autograd_pair import f64, modules, same
+from autograd_ways import WAYS, Ways, taped
 
 import aotgrad as ag
 
 F = Callable[..., Any]
-WAYS: dict[str, Callable[[F], F]] = {
-    "eager": lambda f: ag.grad(f), "compiled gradient": lambda f: ag.compile(ag.grad(f)), "gradient of compiled": lambda f: ag.grad(ag.compile(f)),
-    "tape": lambda f: lambda *xs: taped(f, xs), "compiled tape": lambda f: lambda *xs: taped(ag.compile(f), xs),
-}
-Ways = pytest.mark.parametrize("way", WAYS)
-
-
-def taped(f: F, xs: Any) -> Any:
-    tensors = [ag.tensor(x, dtype=ag.float64, requires_grad=True) for x in xs]
-    f(*tensors).backward()
-    return tensors[0].grad.numpy()
 
 
 def close(a: Any, b: Any) -> None:
