@@ -195,7 +195,7 @@ def _check_batch(input: Any, running_mean: Any, running_var: Any, weight: Any = 
             float(number)
 
 
-_MISSING = object()
+_MISSING = object()  # a call that lacks an argument gets here all the same, to be told in our words without a function around this one
 
 
 def batch_norm(input: Any = _MISSING, running_mean: Any = _MISSING, running_var: Any = _MISSING, weight: Any = None, bias: Any = None, training: bool = False,
@@ -238,7 +238,7 @@ def batch_norm(input: Any = _MISSING, running_mean: Any = _MISSING, running_var:
     return out
 
 
-batch_norm.__signature__ = inspect.signature(_check_batch)  # type: ignore[attr-defined]
+batch_norm.__signature__ = inspect.signature(_check_batch).replace(return_annotation=Any)  # type: ignore[attr-defined]
 batch_norm._told = True  # type: ignore[attr-defined]
 
 
