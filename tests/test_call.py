@@ -202,6 +202,27 @@ def test_is_kind_takes_no_pointer():
     assert g(int) is None and g(3)[0] == "fallback"
 
 
+def test_what_stays_at_one_address_is_compared_there():
+    """A closure cell and a function's code, in front of and behind an argument that needs a pointer; no object gains a reference that stays."""
+    def owner():
+        return seen
+
+    seen = first = types.SimpleNamespace()
+    cell, code = owner.__closure__[0], owner.__code__
+    slot = next(8 * i for i in range(sys.getsizeof(owner) // 8) if ctypes.c_size_t.from_address(id(owner) + 8 * i).value == id(code))
+    args = [ArgSpec("is", source=Cell(cell), value=first), array(N), ArgSpec("is", source=Fixed(owner), value=code, unwrap=(types.FunctionType, slot))]
+    f = build(negate, args, [OutSpec(dt.float64, (N,))], 1)
+    before = sys.getrefcount(first), sys.getrefcount(code)
+    for change, restore in [(lambda: setattr(cell, "cell_contents", None), lambda: setattr(cell, "cell_contents", first)),
+                            (lambda: delattr(cell, "cell_contents"), lambda: setattr(cell, "cell_contents", first)),
+                            (lambda: setattr(owner, "__code__", code.replace()), lambda: setattr(owner, "__code__", code))]:
+        assert f(np.ones(2)).tolist() == [-1, -1]
+        change()
+        assert f(np.ones(2))[0] == "fallback"
+        restore()
+    assert f(np.ones(2)).tolist() == [-1, -1] and (sys.getrefcount(first), sys.getrefcount(code)) == before
+
+
 def test_unwrap_reads_a_slot():
     class Box:
         __slots__ = ("pad", "data")

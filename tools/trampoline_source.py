@@ -115,6 +115,12 @@ def finished(finish, result, args, count):
 
 def match_args(inst, args, scratch):
     """Check every argument; fills pointers, size symbols and held references. 0 (with nothing held) when one does not fit."""
+    word = i64[inst + INSTANCE.words]
+    last = i64[inst + INSTANCE.words_end]
+    while word != last:
+        if unlikely(i64[i64[word]] != i64[word + 8]):
+            return 0
+        word += 16
     syms = scratch + i64[inst + INSTANCE.off_syms]
     spec = i64[inst + INSTANCE.args]
     end = i64[inst + INSTANCE.args_end]

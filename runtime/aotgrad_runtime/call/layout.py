@@ -30,7 +30,7 @@ FUNCTION_SIZE: Final = 96
 # One instance (a kernel with the types it accepts), its arguments and its results.
 INSTANCE: Final = _words(
     "next kernel npos args args_end outs outs_end nsym shapes workspace workspace_bytes ctx heavy poll may_release release on_error block "
-    "off_outs off_syms off_held off_objs off_values off_dims off_strides nhidden nouts finish"
+    "off_outs off_syms off_held off_objs off_values off_dims off_strides nhidden nouts finish words words_end"
 )
 ARG: Final = _words("type kind index special nd type_num flags dims order itemsize value source key path npath method absent unwrap_type unwrap_offset exact")
 ARG_SIZE: Final = 8 * len(ARG)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..errors import AotgradValueError
-from .layout import ARG, CONSTANTS, INSTANCE, METHOD_OF, OUT
+from .layout import ARG, CONSTANTS, INSTANCE, METHOD_OF, OBJECT, OUT
 from .spec import ABSENT, ArgSpec, Attr, Cell, Fixed, Global, Instance, OutSpec, Sym, is_c_order, np_scalar_type
 
 __all__ = ["Packed", "pack"]
@@ -99,13 +99,29 @@ def release_word(instance: Instance) -> int:
     return int(static >= instance.release_bytes)
 
 
+_HEAP_TYPE: Final = 1 << 9
+
+
+def _word(arg: ArgSpec) -> int:
+    """Where an object that must stay the same lies at one address for as long as the instance lives (in a closure cell, or in a slot of an object whose class cannot
+    change): one comparison there, and no reference, is the whole check. 0 where it has to be looked up."""
+    match arg.kind, arg.source, arg.unwrap:
+        case "is", Cell(cell), None:
+            return id(cell) + OBJECT["cell_value"]
+        case "is", Fixed(obj), (kind, offset) if type(obj) is kind and not kind.__flags__ & _HEAP_TYPE:
+            return id(obj) + offset
+    return 0
+
+
 class _Packer:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.arena = _Arena()
         self.keep: list[object] = []
         self.bound: set[int] = set()
-        self.nhidden = sum(self._special(a) for a in instance.args)
+        self.compared = [(a, place) for a in instance.args if (place := _word(a))]
+        self.checked = [(k, a) for k, a in enumerate(instance.args) if not _word(a)]
+        self.nhidden = sum(self._special(a) for _, a in self.checked)
         self.nptrs = sum(a.kind != "is" for a in instance.args) + len(instance.outs)
         # Scratch: values (16-byte aligned scalars) come last but one so that pointers start at 0.
         self.off_syms = 8 * (self.nptrs + 1)
@@ -196,14 +212,18 @@ class _Packer:
         instance, arena = self.instance, self.arena
         head = arena.put([0] * len(INSTANCE))
         hidden, args = 0, []
-        for k, arg in enumerate(instance.args):
+        for k, arg in self.checked:
             args.append(self.arg(k, arg, hidden))
             hidden += self._special(arg)
         before, outs = 0, []
         for k, out in enumerate(instance.outs):
             outs.append(self.out(k, out, before))
             before += len(out.dims)
-        starts = {"args": 8 * len(arena.words)}
+        starts = {"words": 8 * len(arena.words)}
+        for arg, place in self.compared:
+            self.keep.append(arg)
+            arena.put([place, id(arg.value)])
+        starts["words_end"] = starts["args"] = 8 * len(arena.words)
         for values, pointers in args:
             arena.struct(ARG, values, pointers)
         starts["args_end"] = starts["outs"] = 8 * len(arena.words)
