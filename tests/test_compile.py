@@ -314,6 +314,19 @@ def test_verify_compares_the_first_calls_with_the_interpreter(f: Any, x: Any, gi
             wrong(x, **given)
 
 
+def test_verify_asks_for_as_many_digits_of_small_results_and_knows_what_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the largest element, not an amount; where nearly nothing is left of large terms, what rounding of the inputs changes. Binding is a call."""
+    ag.compile(lambda x: np.sum(ag.exp(x) / np.sum(ag.exp(x))) - 1.0, verify=1)(np.linspace(-3, 20, 500))
+    ag.compile(ag.grad(lambda x: np.sum(ag.softmax(x, 0))), verify=1)(np.linspace(-3, 20, 500))
+    op = opdef.get("exp")
+    monkeypatch.setitem(opdef._REGISTRY, "exp", dataclasses.replace(op, ref=lambda v: np.exp(v) * (1 + 1e-6)))
+    for run in (lambda f: f(X), lambda f: f.prebind(X)):
+        with pytest.raises(ag.AotgradError, match="differs from the interpreter by .*e-1[5-9]"):
+            run(ag.compile(lambda x: ag.exp(x) * 1e-12, verify=1))
+    with pytest.raises(ag.AotgradError, match="result 1 of .* differs"):
+        ag.compile(lambda x: (x, (ag.exp(x) * 1e6).astype(np.int64)), verify=1)(X)
+
+
 def test_verify_compares_calls_on_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     op = opdef.get("exp")
     monkeypatch.setitem(opdef._REGISTRY, "exp", dataclasses.replace(op, ref=lambda v: np.exp(v) * (1 + 1e-6)))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad.codegen.options import Options as Codegen
-from aotgrad.ir import Func, interp
+from aotgrad.ir import Func
 from aotgrad.ir.dims import Dim
 from aotgrad.ir.hashing import structural_hash
 from aotgrad.ir.transforms.cleanup import dce_block
@@ -27,7 +27,7 @@ from aotgrad_runtime.call import Fixed
 from aotgrad_runtime.errors import AotgradMemoryError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
-from . import changes, detour, entries, inspection, keeping, kernels, leaks, outputs, placement, profiling, retraces, sources, split, structured, unusable
+from . import changes, detour, entries, inspection, keeping, kernels, leaks, outputs, placement, profiling, retraces, sources, split, structured, unusable, verify
 from .compiled import built
 from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
@@ -152,16 +152,13 @@ class State:
         if variant.changes.plainly(variant.arguments(leaves)):
             result = self._plainly(args, kwargs)
             return result if out is None else outputs.write(result, out)
-        expected = self._expected(variant, leaves) if variant.verified < self.options.verify else None
         try:
-            result = self.execute(variant, leaves)
+            result = self.checked(variant, leaves)
         except AotgradMemoryError as e:
             if e.argument is None or e.argument >= len(variant.leaves):
                 raise
             index = variant.leaves[e.argument].index
             raise named(self.name, leaf_names(self.signature, tree)[index], array_of(leaves[index])) from None
-        if expected is not None:
-            self._verify(variant, expected, result)
         if fresh or not variant.entered:
             entries.add(self, variant, leaves, tree)
         return result if out is None else outputs.write(result, out)
@@ -474,21 +471,19 @@ class State:
         it = iter(results)
         return tree_unflatten(variant.out_tree, [next(it) if c is TRACED else c for c in variant.out_constants])
 
-    def _expected(self, variant: Variant, leaves: Sequence[Any]) -> Sequence[Any]:
-        """What the interpreter makes of a call: before the call, which may write to what it reads."""
+    def checked(self, variant: Variant, leaves: Sequence[Any]) -> Any:
+        """``execute``; the first calls of a signature are compared with the interpreter where ``verify`` says so."""
+        if variant.verified >= self.options.verify:
+            return self.execute(variant, leaves)
         variant.verified += 1
-        arrays = [np.asarray(array_of(leaves[leaf.index]), leaf.type.dtype.np) for leaf in variant.leaves]
-        arrays += [np.asarray(array_of(x)) for x in variant.arguments(leaves)[len(variant.leaves):]]
-        return interp.run(variant.func, *arrays)
-
-    def _verify(self, variant: Variant, expected: Sequence[Any], result: Any) -> None:
-        got = [array_of(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is TRACED]
-        for i, (a, b) in enumerate(zip(got, expected)):
-            tolerance = {2: float(np.finfo(np.float16).eps), 4: 1e-4}.get(b.dtype.itemsize, 1e-9) if b.dtype.kind == "f" else 1e-9  # float16: one rounding
-            if not np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
-                worst = float(np.max(np.abs(np.asarray(a, float) - np.asarray(b, float))))
-                raise AotgradRuntimeError(f"verify: result {i} of {self.name} differs from the interpreter by {worst:g}; "
-                                          "please report this as a bug with the function's text (f.trace(...))")
+        arrays = [np.array(array_of(leaves[leaf.index]), leaf.type.dtype.np) for leaf in variant.leaves]  # the call may write to what it reads
+        arrays += [np.array(array_of(x)) for x in variant.arguments(leaves)[len(variant.leaves):]]
+        result = self.execute(variant, leaves)
+        difference = verify.differs(variant.func, arrays, [array_of(x) for x, c in zip(tree_flatten(result)[0], variant.out_constants) if c is TRACED])
+        if difference is not None:
+            raise AotgradRuntimeError(f"verify: result {difference[0]} of {self.name} differs from the interpreter by {difference[1]:g}; "
+                                      "please report this as a bug with the function's text (f.trace(...))")
+        return result
 
     # ---- the fast path -------------------------------------------------------------------------------------------------------------------
 
@@ -572,7 +567,7 @@ def compile(f: F | None = None, *, name: str | None = None, static: Any = (), th
     - ``static``: names (or positions) of parameters whose values are part of the signature: each new value is traced.
     - ``threads=n`` or ``"auto"``: big loops and matrix products on several threads; results are the same bits for every number.
     - ``checks=False`` drops checks of indices and integer powers: reads out of range give the nearest element (0 of an empty dim), writes out of range are dropped.
-    - ``verify=n`` compares the first n calls of each signature with the interpreter, and raises where they differ.
+    - ``verify=n`` compares the first n calls of each signature with the interpreter, and raises where they differ; ``prebind`` runs once, which counts as a call.
     - ``layout="auto"``: arguments keep their memory order, results follow them, images in between are as convolutions want them; there is no other choice.
     - ``rewrite``: Python's own ``if`` and ``while`` on traced values are not rewritten yet, whatever is given here.
     - ``flush_subnormals=True``: numbers below the normal range (2.2e-308 in float64, 1.2e-38 in float32) count as zeros in calls and their gradients, which keeps

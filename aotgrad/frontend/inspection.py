@@ -105,7 +105,7 @@ def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         raise AotgradTypeError(f"prebind: {state.name} {_unbound(variant, leaves, names)}; bind a function of plain arrays and numbers")
     if variant.changes.any:
         raise AotgradTypeError(f"prebind: {state.name} writes into arguments or names that it reads; bind a function that returns what it computes")
-    result = state.execute(_one_kernel(state, variant, "prebind"), leaves)
+    result = state.checked(_one_kernel(state, variant, "prebind"), leaves)
     outs = [np.array(x) for x in tree_flatten(result)[0]] if out is None else tree_flatten(out)[0]
     instance = state.program(variant).kernel.instance(specs, False, npos=len(args))
     run = call.prebind(instance, [leaves[i] for i in range(len(leaves))], outs)
