@@ -77,7 +77,7 @@ def test_sizes(sizes: tuple[int, ...], causal: bool) -> None:
     compare(normal(2, rows, features), normal(2, keys, features), normal(2, keys, values), is_causal=causal)
 
 
-@pytest.mark.parametrize("sizes, causal", sweep.part(((83, 70), (70, 83), (96, 96), (17, 200), (200, 17)), (True, False)), ids=str)
+@pytest.mark.parametrize("sizes, causal", sweep.part(((83, 70), (70, 83), (96, 96), (17, 200), (200, 17)), (True, False), of=5), ids=str)
 def test_blocks_and_what_is_left_over(monkeypatch: pytest.MonkeyPatch, causal: bool, sizes: tuple[int, int]) -> None:
     """Several blocks of both passes, whole ones and a rest, on the diagonal, behind it and without one."""
     for name, value in (("_BLOCK", 1 << 10), ("_TILE", 1 << 12), ("_COLUMNS", 1 << 8), ("_ROWS", 16)):

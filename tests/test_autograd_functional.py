@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from autograd_pair import f64, outcome, same
 
 import aotgrad as ag
@@ -220,7 +221,7 @@ def _nested_lists(x: Any) -> Any:
     return tuple([_nested_lists(v) for v in x]) if isinstance(x, (tuple, list)) else x.detach()
 
 
-@pytest.mark.parametrize("name", _AT_ONCE)
+@pytest.mark.parametrize("name", sweep.part(_AT_ONCE))
 def test_all_at_once_in_compiled_functions_beside_torch(name: str) -> None:
     run = ag.compile(lambda x, w: _AT_ONCE[name](ag, x, w))
 

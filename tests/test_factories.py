@@ -205,3 +205,18 @@ def test_max_of_one_or_two(line: str) -> None:
     assert all(x == found[0] for x in found)
     if "b" in line.partition("(")[2]:
         assert found[0][0] == ([[3.0, 5.0], [4.0, 0.0]] if "max" in line else [[1.0, 0.0], [3.0, -2.0]])
+
+
+def test_a_copy_that_would_lose_a_derivative() -> None:
+    """Of a NumPy value that is being differentiated it is refused, as in lists; of a tensor it warns; ``as_tensor`` goes on with the value."""
+    x = np.ones(2)
+    for transform in (ag.grad, lambda f: lambda x: ag.jvp(f, (x,), (x,)), ag.jacfwd, ag.hessian):
+        for f in (lambda x: (ag.tensor(x) ** 2).sum(), lambda x: (ag.tensor([x[0], 1.0]) ** 2).sum(), lambda x: (ag.ones(1).new_tensor(x) ** 2).sum()):
+            with pytest.raises(ag.AotgradTypeError, match=r"test_factories\.py:\d+: tensor: the data hold a value that is being differentiated.*detach"):
+                transform(f)(x)
+    assert ag.grad(lambda x: (ag.as_tensor(x) ** 2).sum())(x).tolist() == [2.0, 2.0] and ag.grad(lambda x: (ag.tensor(x.detach()) * x).sum())(x).tolist() == [1.0, 1.0]
+    leaf = ag.tensor(x, requires_grad=True)
+    with pytest.warns(UserWarning, match="To copy construct from a tensor, it is recommended to use"):
+        assert not ag.tensor(leaf).requires_grad
+    with ag.no_grad():
+        assert ag.tensor(leaf).tolist() == [1.0, 1.0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 
 import aotgrad as ag
 
@@ -51,17 +52,14 @@ def test_an_integer_argument_beside_an_array(ops: Any, dtype: str, flip: bool) -
         assert same(outcome(compiled, x, k), outcome(plain, x, k)), k
 
 
-@pytest.mark.parametrize("flip", [False, True], ids=["right", "left"])
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
-@pytest.mark.parametrize("ops", [COMPARISONS, ARITHMETIC], ids=["comparisons", "arithmetic"])
+@pytest.mark.parametrize("ops, dtype, flip", sweep.part([COMPARISONS, ARITHMETIC], ["uint8", "int32", "int64"], [False, True]))
 def test_an_integer_constant_beside_an_array(ops: Any, dtype: str, flip: bool) -> None:
     plain, x = applied(ops, flip), numbers(dtype)
     for k in (*VALUES[::3], -1, 2**31, 2**63, 2**70, -(2**70)):
         assert same(outcome(ag.compile(lambda x, k=k: plain(x, k)), x), outcome(plain, x, k)), k
 
 
-@pytest.mark.parametrize("flip", [False, True], ids=["right", "left"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype, flip", sweep.part(DTYPES, [False, True]))
 def test_beside_a_tensor_integers_wrap(dtype: str, flip: bool) -> None:
     plain, x = applied((*COMPARISONS, *ARITHMETIC[:3], *ARITHMETIC[5:]), flip), numbers(dtype)
     compiled, t = ag.compile(plain), ag.tensor(x)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from lowering_harness import Program
 
 from aotgrad.ir import Layout, interp, ops, tensor_type
@@ -180,7 +181,7 @@ def check(func: Func, seed: int, n: int, m: int, guard: bool) -> None:
 PROGRAMS: dict[int, Program] = {}
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("AOTGRAD_SEEDS", "50"))))
+@pytest.mark.parametrize("seed", sweep.part(range(int(os.environ.get("AOTGRAD_SEEDS", "50")))))
 def test_random_program(seed: int) -> None:
     func = standard(make(seed))
     PROGRAMS[id(func)] = Program(func)
@@ -191,7 +192,7 @@ def test_random_program(seed: int) -> None:
         PROGRAMS.clear()
 
 
-@pytest.mark.parametrize("seed", range(1000, 1000 + int(os.environ.get("AOTGRAD_SEEDS", "50"))))
+@pytest.mark.parametrize("seed", sweep.part(range(1000, 1000 + int(os.environ.get("AOTGRAD_SEEDS", "50")))))
 def test_random_program_of_static_sizes(seed: int) -> None:
     """Static sizes fold: loops that run once or never, rests of known length, small products in place, tiny blocks in scalars."""
     rng = random.Random(seed)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from autograd_pair import f64, modules
 from autograd_ways import WAYS, Ways
 
@@ -117,8 +118,8 @@ def without_grad(m: Any, seen: list[Any], x: Any, w: Any) -> Any:
     return y.sum()
 
 
-@pytest.mark.parametrize("active", [True, False], ids=["both", "one"])
-@pytest.mark.parametrize("f", [order, several_results, in_place, removed, by_hand, without_grad], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f, active", sweep.part([order, several_results, in_place, removed, by_hand, without_grad], [True, False]),
+                         ids=lambda f: getattr(f, "__name__", None))
 def test_hooks_of_nodes_see_what_torch_shows(f: F, active: bool) -> None:
     seen, _ = both(f, [([1.0, 2.0], True), ([3.0, 5.0], active)])
     assert seen

@@ -68,7 +68,7 @@ def bits(x: Any) -> bytes:
     return bytes(np.ascontiguousarray(x.detach().numpy() if isinstance(x, ag.Tensor) else x).tobytes())
 
 
-@pytest.mark.parametrize("name", sweep.part(ROADS))
+@pytest.mark.parametrize("name", sweep.part(ROADS, of=4))
 def test_one_order_on_every_road(name: str) -> None:
     """Eager and compiled, NumPy arrays and tensors, alone, and beside a gradient and other things; wherever the layout is the same."""
     f = ROADS[name]
@@ -103,7 +103,7 @@ COMPOSITES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", sweep.part(COMPOSITES))
+@pytest.mark.parametrize("name", sweep.part(COMPOSITES, of=4))
 def test_gradients_in_any_layout_are_those_of_plain_arrays(name: str) -> None:
     """Value, gradient and directional derivative; tangents and cotangents lie in another order than what they belong to."""
     f = COMPOSITES[name]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from lowering_harness import Program
 from test_lowering_random import Maker
 
@@ -107,7 +108,7 @@ def close(got: Any, want: Any) -> bool:
     return bool(np.all(np.isfinite(got) == np.isfinite(want)) and np.allclose(got, want, rtol=eps, atol=eps * scale, equal_nan=True))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", sweep.part(range(SEEDS)))
 def test_one_kernel_op_by_op_and_known_sizes(seed: int) -> None:
     func = make(seed)
     whole = Program(func)

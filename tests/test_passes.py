@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 
 import aotgrad as ag
 from aotgrad.codegen.target import Target
@@ -87,8 +88,7 @@ def test_large_results_of_light_loops_go_past_the_cache(threads: int) -> None:
     np.testing.assert_array_equal(again(x)[0], x * 2)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("dtype, threads", sweep.part(["float32", "float64", "int32", "int64"], [1, 2]))
 def test_whole_lines_past_the_cache_touch_nothing_else(dtype: str, threads: int) -> None:
     lanes = 64 // np.dtype(dtype).itemsize
     x = np.arange(((16 << 20) + 5000) // np.dtype(dtype).itemsize + 3).astype(dtype)

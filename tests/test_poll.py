@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from lowering_harness import AgCall, Program
 
 import aotgrad as ag
@@ -174,7 +175,7 @@ except Stop:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="timers as Linux has them")
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", sweep.part(LONG))
 def test_calls_over_little_data_and_many_rounds_obey_signals(name: str) -> None:
     program = INTERRUPTED.format(body=LONG[name])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

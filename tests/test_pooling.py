@@ -213,7 +213,7 @@ def test_torch_agrees(call: Any) -> None:
 OF_SOMETHING = [c for c in CALLS if 0 not in c[1] and 0 not in np.atleast_1d(c[2].get("output_size", 1))]
 
 
-@pytest.mark.parametrize("call", sweep.part(OF_SOMETHING, of=3), ids=lambda c: f"{c[0]}{c[1]}{c[2]}")
+@pytest.mark.parametrize("call", sweep.part(OF_SOMETHING, of=6), ids=lambda c: f"{c[0]}{c[1]}{c[2]}")
 def test_roads_agree(call: Any) -> None:
     """Compiled for all sizes, gradients compiled, and second derivatives forward over reverse."""
     name, shape, kw = call

@@ -258,8 +258,7 @@ def dual_class(cls: type[Any]) -> type[Any]:
     if found is None:
         read: dict[str, Any] = {name: property(operator.attrgetter(f"_primal.{name}")) for name in ("_data", "shape", "_dtype", "_node", "_index")}
         read["__repr__"] = _dual_text
-        if hasattr(cls, "_followed"):
-            read["_followed"] = property(lambda self: self._tangent is not None or self._primal._followed)
+        read["_followed"] = property(lambda self: self._tangent is not None or self._primal._followed)
         read["_requires_grad"] = property(operator.attrgetter("_primal._requires_grad"), lambda self, on: setattr(self._primal, "_requires_grad", on))
         for name in ("__copy__", "__deepcopy__", "__reduce_ex__"):  # copies have no tangent, as in torch
             read[name] = _of_primal(name)

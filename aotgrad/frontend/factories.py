@@ -25,6 +25,7 @@ from .boundary import PLAIN, called_wrongly, restate
 from .dispatch import TORCH, run
 from .front import FrontBuilder
 from .ledger import made_here, twin
+from .notices import notice
 from .numpy_protocol import filled_like, number_as
 from .sizes import TracedNumber, plain_size
 from .trace import Trace, Traced, TracedTensor, current, user_loc
@@ -356,15 +357,16 @@ def placed_like(out: Any, x: Any, memory_format: Any) -> Any:
 def _refuse_values(data: Any, name: str) -> None:
     """Traced values have no numbers yet; those that are being differentiated would lose their derivative. Tensors on the tape give their numbers, as in torch."""
     kinds = kinds_in(data)
-    if isinstance(data, (list, tuple)) and any(issubclass(kind, ArrayTensor) and not issubclass(kind, Traced) for kind in kinds) and _any_followed(data):
-        raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a value that is being differentiated, and its derivative would be lost; use np.stack, ag.stack or "
-                               "ag.cat to join values; to treat the numbers as constants, use x.detach()")
+    if any(issubclass(kind, ArrayTensor) and not issubclass(kind, Traced) for kind in kinds) and _any_followed(data):
+        how = "np.stack, ag.stack or ag.cat to join values" if isinstance(data, (list, tuple)) else "ag.as_tensor(x), or x.clone() for a copy"
+        raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a value that is being differentiated, and its derivative would be lost; use {how}; "
+                               "to treat the numbers as constants, use x.detach()")
     if any(issubclass(kind, Traced) for kind in kinds):
         raise AotgradTypeError(f"{user_loc()}: {name}: the data hold a traced value, whose numbers are not there yet; use ag.stack or ag.cat to join values")
 
 
 def _any_followed(data: Any) -> bool:
-    return any(_any_followed(x) if isinstance(x, (list, tuple)) else isinstance(x, ArrayTensor) and x._followed for x in data)
+    return any(map(_any_followed, data)) if isinstance(data, (list, tuple)) else isinstance(data, ArrayTensor) and data._followed
 
 
 @on_cpu
@@ -374,8 +376,13 @@ def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False, memory_
     >>> import aotgrad as ag
     >>> ag.tensor([1.0, 2.5], requires_grad=True)
     tensor([1.0000, 2.5000], requires_grad=True)
+
+    Of a tensor it takes the numbers alone, and warns where that loses a gradient; of a NumPy value that is being differentiated it raises ``AotgradTypeError``.
     """
     _refuse_values(data, "tensor")
+    if isinstance(data, Tensor) and data._followed:
+        notice("To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or sourceTensor.detach().clone().requires_grad_(True), "
+               "rather than ag.tensor(sourceTensor): the copy has no gradient.")
     out = runtime.tensor(data, dtype=dtype)
     if memory_format is not None:
         out._data = mf.copy_to_strides(out._data, mf.format_strides(out._data.shape, mf.check(memory_format)))
@@ -387,7 +394,8 @@ def as_tensor(data: Any, dtype: Any = None) -> Any:
     """``data`` as a tensor, sharing memory where it can: tensors come back as they are, arrays are wrapped, all else is copied."""
     if isinstance(data, Traced):
         return data if dtype is None else run(TORCH["astype"], {"input": data, "dtype": as_dtype(dtype)})
-    _refuse_values(data, "as_tensor")
+    if not isinstance(data, Tensor):
+        _refuse_values(data, "as_tensor")
     out = runtime.as_tensor(data, dtype)
     return out if isinstance(data, (Tensor, np.ndarray)) else made_here(out)
 

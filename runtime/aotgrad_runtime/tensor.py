@@ -133,6 +133,11 @@ class Tensor(Value, TensorMethods):
     # Shape and memory ---------------------------------------------------------------------------------------------------------------------------------
 
     @property
+    def _followed(self) -> bool:
+        """Whether a derivative is being computed through this value: it would be lost where the numbers leave."""
+        return self._requires_grad and modes.state.grad
+
+    @property
     def shape(self) -> Any:
         """The sizes, as ``Size``."""
         return Size(self._data.shape)
@@ -620,11 +625,6 @@ class ArrayTensor(Tensor):
     nbytes = property(lambda self: self._data.nbytes, doc="Bytes of all elements.")
     itemsize = property(lambda self: self._data.itemsize, doc="Bytes per element.")
     strides = property(lambda self: self._data.strides, doc="Steps between neighbours, in bytes.")
-
-    @property
-    def _followed(self) -> bool:
-        """Whether a derivative is being computed through this value: it would be lost where the numbers leave."""
-        return self._requires_grad and modes.state.grad
 
     def _leave(self, what: str) -> None:
         if self._followed:
