@@ -22,7 +22,7 @@ try:
     if not _install.is_installed():
         _install.install(_methods.table())
 
-    from . import autograd, nn, optim
+    from . import autograd, nn, optim, utils
 finally:
     if _collects:
         _gc.enable()
@@ -124,7 +124,7 @@ __all__ = [
     "rand", "rand_like", "randint", "randn", "randn_like",
     "randperm", "scan",
     "set_default_dtype",
-    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "vmap", "while_loop", "zeros", "zeros_like", "optim",
+    "set_grad_enabled", "set_region_hook", "stop_gradient", "tensor", "uint8", "value_and_grad", "vjp", "vmap", "while_loop", "zeros", "zeros_like", "optim", "utils",
 ]
 
 

@@ -17,6 +17,7 @@ from aotgrad.ir.transforms.rewrite import substitute_func
 from aotgrad_runtime.arrays import DTYPES, check_kind, defaults, encode_bfloat16, kinds_in, native, nested
 from aotgrad_runtime.dtypes import DType, as_dtype, bfloat16, bool_, float32, float64, int64
 from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradNotImplementedError, AotgradOverflowError, AotgradTypeError
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
 from . import boundary, eager, kernels, known, placement, quick, strides, unusable
@@ -81,10 +82,10 @@ def _learn(public: Public, given: tuple[Any, ...], named: dict[str, Any]) -> Any
     places: dict[int, str] = {}
 
     def placed(x: Any, at: str) -> Any:
-        if type(x) is Tensor:
+        if type(x) is Tensor or type(x) is Parameter:
             x = wrap(x._data)  # each place is a tensor of its own
             places[id(x)] = at
-        elif type(x) in (tuple, list) and x and type(x[0]) is Tensor:
+        elif type(x) in (tuple, list) and x and type(x[0]) in (Tensor, Parameter):
             return type(x)([placed(t, f"{at}[{i}]") for i, t in enumerate(x)])
         return x
 
@@ -191,7 +192,7 @@ def _gather(public: Public, arguments: dict[str, Any]) -> tuple[list[Any], _Flav
             operands.append(given)
     flavour, trace = _PLAIN, current()
     for x in operands:
-        if type(x) is Tensor:
+        if type(x) is Tensor or type(x) is Parameter:
             flavour = _TORCH
         elif isinstance(x, Tensor):
             if not isinstance(x, ArrayTensor):

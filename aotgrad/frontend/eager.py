@@ -263,7 +263,7 @@ def dual_class(cls: type[Any]) -> type[Any]:
         for name in ("__copy__", "__deepcopy__", "__reduce_ex__"):  # copies have no tangent, as in torch
             read[name] = _of_primal(name)
         found = _dual_types[cls] = type(f"Dual{cls.__name__}", (Dual, cls), read)
-        found._value_type = cls
+        found._value_type = cls._value_type
     return found
 
 

@@ -16,6 +16,7 @@ from aotgrad_runtime import modes, watchers
 from aotgrad_runtime.arrays import array_of, converted, held, nested, overflow
 from aotgrad_runtime.dtypes import bfloat16
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradTypeError
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tape import cell_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 from aotgrad_runtime.watched import written
@@ -273,7 +274,7 @@ def _part(x: Any, index: Any) -> Any:
 
 def getitem(x: Any, index: Any, kind: str = "") -> Any:
     """``x[index]``; ``kind`` names the node otherwise than the expression does."""
-    if type(x) is Tensor and not kind and not x._weak and current() is None and dispatch.unwatched():
+    if (type(x) is Tensor or type(x) is Parameter) and not kind and not x._weak and current() is None and dispatch.unwatched():
         out = _part(x, index)
         if out is not None:
             return out

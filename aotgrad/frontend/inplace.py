@@ -15,6 +15,7 @@ import numpy as np
 from aotgrad.ir import dims
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tape import Extra, cell_of, node_extra_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from aotgrad_runtime.watched import written
@@ -192,7 +193,7 @@ def _replace(x: Any, new: Any) -> None:
         x._primal, x._tangent = new, None
         return
     if not isinstance(x, Dual):
-        x.__class__ = dual_class(x._value_type)
+        x.__class__ = dual_class(type(x))
     x._primal, x._tangent, x._level = new._primal, new._tangent, new._level
 
 
@@ -278,7 +279,7 @@ def _write_back(x: Any, name: str = "") -> None:
         if parent is None or id(view) in fresh or id(parent) not in fresh or isinstance(view, Traced) and view._trace is not x._trace:
             continue
         new = _again(view, parent)
-        if type(new) is type(parent) is Tensor and new._node is not None and new._node is not parent._node:
+        if type(new) is Tensor and type(parent) in (Tensor, Parameter) and new._node is not None and new._node is not parent._node:
             rename(new._node, "AsStridedBackward0")
         _take_over(view, new)
         fresh.add(id(view))
@@ -305,7 +306,7 @@ def _written_straight(x: Any, new: Any) -> bool:
 
 def update(x: Any, new: Any, name: str) -> Any:
     """``x.name_(...)``: the result of the function, written into ``x``. Shape must stay, and the dtype must be able to hold the result."""
-    if type(x) is Tensor and type(new) is Tensor and _written_straight(x, new):
+    if (type(x) is Tensor or type(x) is Parameter) and type(new) is Tensor and _written_straight(x, new):
         return x
     kind: type[AotgradError]
     if tuple(new.shape) != tuple(x.shape):

@@ -14,6 +14,7 @@ from typing import Any
 from aotgrad_runtime import modes, recording, watchers
 from aotgrad_runtime.arrays import defaults
 from aotgrad_runtime.dtypes import DType
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tensor import Size, Tensor, wrap
 
 from . import eager
@@ -29,13 +30,14 @@ _KINDS = 256  # of calls of one function
 _MOST = 64  # tensors or results of one call
 MISS: Any = object()
 _TRUE, _FALSE = object(), object()
+_INTS, _TENSORS = (int,), (Tensor, Parameter)
 _watching, _asked = watchers.shared, recording.state
 
 
 def _part(key: list[Any], x: Any) -> bool:
     """Adds to ``key`` what of an argument decides a call; False where that is not known here."""
     kind = type(x)
-    if kind is Tensor:
+    if kind is Tensor or kind is Parameter:
         if x._weak:
             return False
         data = x._data
@@ -50,11 +52,11 @@ def _part(key: list[Any], x: Any) -> bool:
         key += (float, x)
     elif kind is tuple or kind is list or kind is Size:
         key += (kind, len(x))
-        whole = int if not x or type(x[0]) is int else Tensor
-        if whole is Tensor and len(x) > _MOST:
+        whole = _INTS if not x or type(x[0]) is int else _TENSORS
+        if whole is _TENSORS and len(x) > _MOST:
             return False
         for part in x:
-            if type(part) is not whole or not _part(key, part):
+            if type(part) not in whole or not _part(key, part):
                 return False
     else:
         return False
@@ -65,7 +67,7 @@ def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | N
     """What decides the program of a call, made of what the caller gave; None where there is more to it."""
     key: list[Any] = [defaults.dtype]
     for x in args:
-        if type(x) is Tensor and not x._weak:
+        if (type(x) is Tensor or type(x) is Parameter) and not x._weak:
             data = x._data
             key += (data.dtype, data.shape)
         elif not _part(key, x):

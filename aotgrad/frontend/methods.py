@@ -25,6 +25,7 @@ from aotgrad_runtime.errors import (
     AotgradValueError,
 )
 from aotgrad_runtime.install import OpsTable
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tensor import ArrayTensor, Device, Tensor
 
 from . import backward, dispatch, factories, hooks, indexing, inplace, ledger, placement
@@ -188,7 +189,7 @@ def _reflected(public: Public) -> Method:
 
     fast = dispatch.short(public, backward) or backward
     if public.op.name in ("add", "mul"):  # a tensor stands first, as in PyTorch
-        return lambda self, other: fast(self, other) if type(self) is Tensor and type(other) in (int, float) else fast(other, self)
+        return lambda self, other: fast(self, other) if (type(self) is Tensor or type(self) is Parameter) and type(other) in (int, float) else fast(other, self)
     return lambda self, other: fast(other, self)
 
 

@@ -20,6 +20,7 @@ from aotgrad.ir.transforms.rewrite import decompose_block, substitute_func
 from aotgrad_runtime import call, dtypes, modes, watchers
 from aotgrad_runtime.arrays import DTYPES
 from aotgrad_runtime.call import ArgSpec
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tape import FREED, NO_EDGE, AccumulateGrad, Extra, Freed, SavedArray, VersionCell
 from aotgrad_runtime.tape import accumulator_of as _accumulator
 from aotgrad_runtime.tape import next_sequence as _sequence
@@ -203,8 +204,8 @@ def promote(public: Public, arguments: dict[str, Any], operands: Sequence[Any], 
         return
     if quick is None or len(arguments) != len(operands) or quick.full() or not native.available():
         return
-    kinds = "".join("t" if type(x) is Tensor else "f" if type(x) in (float, int) and public.op.name != "pow" else "-" for x in operands)
-    tensors = [x for x in operands if type(x) is Tensor]
+    kinds = "".join("t" if type(x) in (Tensor, Parameter) else "f" if type(x) in (float, int) and public.op.name != "pow" else "-" for x in operands)
+    tensors = [x for x in operands if type(x) in (Tensor, Parameter)]
     if not tensors or "-" in kinds:
         return
     first = tensors[0]
@@ -343,7 +344,7 @@ def _record(form: Any, edges: Any, operands: Any, data: Any) -> Any:
     out._requires_grad = True
     out._extra = None
     if inputs:
-        node._saved = saved = [keep(x) if type(x := operands[i]) is Tensor else SavedArray(x) for i in inputs]
+        node._saved = saved = [keep(x) if isinstance(x := operands[i], Tensor) else SavedArray(x) for i in inputs]
         if output:
             saved.append(keep(out))
     else:
@@ -386,7 +387,7 @@ def unary(quick: Quick | _Watched, slow: Callable[[Any], Any]) -> Callable[[Any]
     nodes = quick.nodes
 
     def run(x: Any) -> Any:
-        if type(x) is Tensor and not (_tracing and _stack.traces):
+        if (type(x) is Tensor or type(x) is Parameter) and not (_tracing and _stack.traces):
             data = quick.forward(x._data)
             if data is not None:
                 if x._requires_grad and (not _flags.restricted or _state.grad) and (form := nodes["t"][1]) is not None:
@@ -403,7 +404,7 @@ def binary(quick: Quick | _Watched, slow: Callable[[Any, Any], Any]) -> Callable
 
     def with_number(x: Any, y: Any) -> Any:
         """One of the two is a tensor; None where there is no short way."""
-        first = type(x) is Tensor
+        first = isinstance(x, Tensor)
         t, number = (x, y) if first else (y, x)
         if type(number) is not float:
             if type(number) is not int or not -_EXACT_INTS < number < _EXACT_INTS:
@@ -418,15 +419,15 @@ def binary(quick: Quick | _Watched, slow: Callable[[Any, Any], Any]) -> Callable
         return wrap(data)
 
     def run(x: Any, y: Any) -> Any:
-        if type(x) is Tensor:
-            if type(y) is Tensor:
+        if type(x) is Tensor or type(x) is Parameter:
+            if type(y) is Tensor or type(y) is Parameter:
                 if not (_tracing and _stack.traces) and (data := quick.forward(x._data, y._data)) is not None:
                     on = (1 if x._requires_grad else 0) + (2 if y._requires_grad else 0)
                     if on and (not _flags.restricted or _state.grad) and (form := nodes["tt"][on]) is not None:
                         return _recorded_pair(form, x, y, data)
                     return wrap(data)
                 return slow(x, y)
-        elif type(y) is not Tensor:
+        elif type(y) is not Tensor and type(y) is not Parameter:
             return slow(x, y)
         if not (_tracing and _stack.traces) and (out := with_number(x, y)) is not None:
             return out

@@ -14,6 +14,7 @@ import numpy as np
 
 from aotgrad_runtime import modes, watchers
 from aotgrad_runtime.call import Attr, Cell, Fixed, Global
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tensor import Tensor, wrap
 from aotgrad_runtime.watched import written
 
@@ -212,7 +213,7 @@ class Ready:
         arrays = self.arrays.copy()
         for place, (i, shape, dtype) in enumerate(self.arguments):
             x = args[i]
-            if type(x) is not Tensor or x._requires_grad:
+            if type(x) is not Tensor and type(x) is not Parameter or x._requires_grad:
                 return MISS
             data = x._data
             if data.shape != shape or data.dtype is not dtype or not data.flags.c_contiguous or not data.flags.aligned:
@@ -293,7 +294,7 @@ def _serves(variant: Variant, leaves: Sequence[Any], tree: TreeDef) -> bool:
     changes: Changes = variant.changes
     flat = not tree.children[1].children and all(c.kind is None for c in tree.children[0].children)
     given = [leaves[leaf.index] for leaf in variant.leaves]
-    tensors = all(type(x) is Tensor and not x._requires_grad and x._data.flags.c_contiguous for x in given)
+    tensors = all(type(x) in (Tensor, Parameter) and not x._requires_grad and x._data.flags.c_contiguous for x in given)
     if not flat or not tensors or not variant.tensors or variant.records:
         return False
     if changes.flags or changes.leaves or any(c.out == -2 or c.plain or c.parts is not None for c in changes.sets):

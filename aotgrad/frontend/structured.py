@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime import call, modes, watchers
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tensor import Size, Tensor, wrap
 
 from . import kernels
@@ -69,7 +70,7 @@ class Tape:
 
     def __init__(self, places: Sequence[int], grad: bool, recorder: Any) -> None:
         self.places, self.grad, self.recorder = frozenset(places), grad, recorder
-        self.names = {"Tensor": Tensor, "wrap": wrap, "forms": recorder.forms, "learn": recorder.learn,
+        self.names = {"Tensor": Tensor, "Parameter": Parameter, "wrap": wrap, "forms": recorder.forms, "learn": recorder.learn,
                       "asked": watchers.shared, "here": watchers.state, "flags": modes.flags, "state": modes.state}
 
 
@@ -78,7 +79,7 @@ def _on_tape(tape: Tape, leaves: Sequence[str], results: int) -> list[str]:
     tensors = [leaves[i] for i in sorted(tape.places)]
     given = ", ".join(f"{x}._data" if i in tape.places else x for i, x in enumerate(leaves))
     others = "not state.grad" if tape.grad else "state.grad"
-    wrong = "".join([f"type({x}) is not Tensor or " for x in tensors])
+    wrong = "".join([f"type({x}) is not Tensor and type({x}) is not Parameter or " for x in tensors])
     lines = [f"if {wrong}asked.count and here.count or {'flags.restricted and ' if tape.grad else ''}{others}:", _MISSES]
     lines += [f"result = function({given})", "if result is MISS:", _MISSES]
     return [*lines, *(_wrapped(tensors, leaves, results) if tape.grad else [f"result = {_plain(results)}"])]

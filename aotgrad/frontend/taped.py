@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from aotgrad_runtime import modes
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tape import data_slot
 from aotgrad_runtime.tensor import Tensor
 
@@ -33,7 +34,7 @@ def enter(state: Any, variant: Any, leaves: Sequence[Any], tree: Any) -> structu
     places = [k for k, leaf in enumerate(variant.leaves) if isinstance(leaves[leaf.index], Tensor)]
     if variant.hidden or variant.records or program.split is not None or not variant.tensors or variant.changes.any or not program.func.out_types:
         return None
-    if any(type(leaves[variant.leaves[k].index]) is not Tensor for k in places):
+    if any(type(leaves[variant.leaves[k].index]) not in (Tensor, Parameter) for k in places):
         return None
     arrays = [x._data if isinstance(x, Tensor) else x for x in leaves]
     statics = {i: leaves[i] for i in sorted({*range(len(leaves))} - {leaf.index for leaf in variant.leaves})}
@@ -61,6 +62,6 @@ def _straight(state: Any, variant: Any, leaves: Sequence[Any], tree: Any, tape: 
     finish = structured.finisher(variant.out_tree, variant.out_constants, tape, len(leaves), [leaf.index for leaf in variant.leaves], _stack, _tracing)
     if specs is None or finish is None:
         return
-    specs = [dataclasses.replace(s, unwrap=(Tensor, slot)) if k in tape.places else s for k, s in enumerate(specs)]
+    specs = [dataclasses.replace(s, unwrap=(type(leaves[variant.leaves[k].index]), slot)) if k in tape.places else s for k, s in enumerate(specs)]
     program = state.program(variant)
     state.add_instance(dataclasses.replace(program.kernel.instance(specs, False, npos=len(leaves)), finish=finish), program)

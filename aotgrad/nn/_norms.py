@@ -22,6 +22,7 @@ from aotgrad_runtime.dtypes import float32, float64, int64
 from aotgrad_runtime.errors import AotgradArgumentError, AotgradDTypeError, AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.limits import finfo
 from aotgrad_runtime.memory_format import channels_last
+from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tensor import Tensor, wrap
 
 from ._shared import dtype_of, f, is_known, per_channel, rank
@@ -49,7 +50,7 @@ def _affine(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _row_major(x: Any) -> Any:
-    return x if type(x) is not Tensor or rank(x) == 4 and x.is_contiguous(channels_last) else x.contiguous()
+    return x if type(x) is not Tensor and type(x) is not Parameter or rank(x) == 4 and x.is_contiguous(channels_last) else x.contiguous()
 
 
 def _moments(x: Any, dims: Sequence[int]) -> tuple[Any, Any, Any]:

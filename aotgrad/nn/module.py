@@ -320,6 +320,25 @@ class Module:
         """Converts to float16."""
         return self.to(Tensor(0).half().dtype)
 
+    def bfloat16(self) -> Any:
+        """Converts to bfloat16."""
+        return self.to(Tensor(0).bfloat16().dtype)
+
+    @modes.intact
+    def type(self, dst_type: Any) -> Any:
+        """Converts all parameters and buffers, integers too, to a dtype."""
+        dtype = as_dtype(dst_type)
+        with modes.no_grad():
+            for x in [*self.parameters(), *self.buffers()]:
+                x.data = x.to(dtype)
+                if x.grad is not None:
+                    x.grad.data = x.grad.to(dtype)
+        return self
+
+    def cpu(self) -> Any:
+        """The module itself, which is on the CPU."""
+        return self
+
     # State --------------------------------------------------------------------------------------------------------------------------------------
 
     def _own_state(self) -> Iterator[tuple[str, Any]]:

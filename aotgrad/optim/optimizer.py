@@ -23,6 +23,8 @@ class Optimizer:
     rate, momentum) are read at every call, so schedules do not compile anew.
     """
 
+    _opt_called = False  # whether a step was made: schedules warn where it was not
+
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
             raise AotgradTypeError(f"params argument given to the optimizer should be an iterable of Tensors or dicts, but got {type(params).__name__}")
@@ -60,6 +62,7 @@ class Optimizer:
     @modes.intact
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters by their gradients. ``closure`` computes the loss again (and its gradients); its result is given back."""
+        self._opt_called = True
         loss = None
         if closure is not None:
             with modes.enable_grad():

@@ -114,6 +114,7 @@ class Tensor(Value, TensorMethods):
 
     __slots__ = ()
     __array_priority__ = 1000
+    _copies_grad = True
 
     def __new__(cls, *args: Any) -> Any:
         if len(args) == 1 and not isinstance(args[0], int):
@@ -513,7 +514,7 @@ class Tensor(Value, TensorMethods):
         return object.__format__(self, spec)
 
     def __repr__(self) -> str:
-        return f"Parameter containing:\n{_text(self)}" if self.__dict__.get("_is_param") else _text(self)
+        return _text(self)
 
     # Copies -------------------------------------------------------------------------------------------------------------------------------------------
 
@@ -531,7 +532,7 @@ class Tensor(Value, TensorMethods):
             return memo[id(self)]
         out = memo[id(self)] = wrap(_copied(self._data, memo), type(self))
         out._requires_grad = self._requires_grad
-        if self.grad is not None and "_is_param" not in self.__dict__:  # copies of parameters start without one, as in torch
+        if self.grad is not None and self._copies_grad:
             tape.extra_of(out).grad = copy_module.deepcopy(self.grad, memo)
         out.__dict__.update(copy_module.deepcopy(self.__dict__, memo))
         return out
