@@ -411,9 +411,11 @@ class SequentialLR(LRScheduler):
         first.step()
         self._last_lr = first.get_last_lr()
 
-    def step(self, epoch: None = None) -> None:
-        """Goes on by an epoch."""
+    def step(self, epoch: int | None = None) -> None:
+        """Goes on by an epoch. Raises ``AotgradTypeError`` for an epoch to go to."""
         _outside("SequentialLR")
+        if epoch is not None:
+            raise AotgradTypeError("SequentialLR.step() takes no epoch: its schedules are called one after the other")
         self.last_epoch += 1
         at = bisect_right(self._milestones, self.last_epoch)
         scheduler = self._schedulers[at]
