@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sweep
 
 import aotgrad as ag
 
@@ -17,7 +18,7 @@ PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").
 EXAMPLES = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", sweep.part(PAGES))
 def test_outputs_are_real(page: str) -> None:
     done = subprocess.run([sys.executable, str(ROOT / "tools" / "run_docs.py"), str(ROOT / page)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

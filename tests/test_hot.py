@@ -56,7 +56,7 @@ def _kernels_made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-TYPED = sweep.part(CASES, (np.float32, np.float64), of=4)
+TYPED = sweep.part(CASES, (np.float32, np.float64), of=8)
 
 
 @pytest.mark.parametrize("name, dtype", TYPED)

@@ -30,7 +30,7 @@ def composite(name: str) -> bool:
     return isinstance(opdef.get(name).derivative, opdef.Composite)
 
 
-@pytest.mark.parametrize("name", [*(n for n in OPS if not composite(n)), *sweep.part([n for n in OPS if composite(n)])])
+@pytest.mark.parametrize("name", [*(n for n in OPS if not composite(n)), *sweep.part([n for n in OPS if composite(n)], of=4)])
 def test_compiled_float64(name: str) -> None:
     """Value, VJP, JVP and VJP of VJP between guard pages, on samples and on other sizes. Composites consist of the others."""
     assert native_table.check_op(name, samples=2 if composite(name) else 3, others=("value", "vjp")) > 0
@@ -56,7 +56,7 @@ def test_all_samples(name: str) -> None:
     native_table.check_layouts(name)
 
 
-@pytest.mark.parametrize("name", C_FORM)
+@pytest.mark.parametrize("name", sweep.part(C_FORM))
 def test_c_form(name: str) -> None:
     native_table.check_c_form(name)
 
@@ -80,7 +80,7 @@ def test_kink(kink: oracles.Kink) -> None:
     oracles.check_kink(kink, native_table.run_compiled)
 
 
-@pytest.mark.parametrize("name, every", [pytest.param(n, every, marks=[pytest.mark.thorough] * (every or i % 2 > 0))
+@pytest.mark.parametrize("name, every", [pytest.param(n, every, marks=[pytest.mark.thorough] * (every or i % 4 > 0))
                                          for every in (False, True) for i, n in enumerate(user_table.public())])
 def test_as_users_call_it(name: str, every: bool) -> None:
     """Eager and compiled, any strides, tape, reverse and forward."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 
 import aotgrad as ag
 
@@ -23,8 +24,7 @@ def seen(f: Callable[..., Any], *args: Any) -> Any:
     return out.dtype, out.tolist()
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("dtype", [ag.int32, ag.uint8, ag.bool, ag.float16, ag.float32, ag.float64], ids=str)
+@pytest.mark.parametrize("name, dtype", sweep.part(FUNCTIONS, [ag.int32, ag.uint8, ag.bool, ag.float16, ag.float32, ag.float64]), ids=str)
 def test_an_argument_is_as_a_constant_and_as_in_eager_code(name: str, dtype: Any) -> None:
     f, x = FUNCTIONS[name], ag.ones(2, dtype=dtype)
     compiled = ag.compile(f)

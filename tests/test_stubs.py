@@ -96,6 +96,7 @@ def test_a_users_program_runs() -> None:
     assert names["w"].grad.shape == (2, 1) and names["rows"] == 2
 
 
+@pytest.mark.thorough
 def test_a_users_program_type_checks(tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")

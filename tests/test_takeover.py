@@ -156,7 +156,7 @@ def sweep(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bits_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep(range(30), monkeypatch)
+    sweep(range(15), monkeypatch)
 
 
 @pytest.mark.thorough

@@ -70,7 +70,7 @@ def same(a: Any, b: Any) -> bool:
     return np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sweep.part(CASES))
 def test_the_same_bits_for_every_number_of_threads(case: str) -> None:
     f, args = CASES[case]
     want = ag.compile(f)(*args)

@@ -118,7 +118,7 @@ def recurrent(x: Any) -> Any:
     return ag.scan(lambda h, row: (F.layer_norm(h @ Y.T @ X + row, (4,)), F.scaled_dot_product_attention(x, h.reshape(1, 4), row.reshape(1, 4)).sum()), x[0], x)[0]
 
 
-@pytest.mark.parametrize("name", sweep.part(SECOND, of=4))
+@pytest.mark.parametrize("name", sweep.part(SECOND, of=8))
 def test_second_derivatives_of_what_is_made_of_operations(name: str) -> None:
     """Both ways to a Hessian in one compiled program; its workspace full of NaN, its buffers between pages that cannot be touched."""
     def energy(x: Any) -> Any:

@@ -80,7 +80,7 @@ def pulled_by_loop(func: Func, live: list[bool], on: Sequence[bool], rows: Seque
     return out
 
 
-@pytest.mark.parametrize("row", sweep.part(MOVING), ids=optable.ids)
+@pytest.mark.parametrize("row", sweep.part(MOVING, of=4), ids=optable.ids)
 def test_derivative_of_batched_and_batch_of_derivative(row: optable.Row) -> None:
     func, arrays = optable.func_of(*row)
     live, rng = optable.active(arrays), np.random.default_rng(1)
