@@ -37,6 +37,7 @@ from aotgrad_runtime.errors import (
     AotgradDTypeError,
     AotgradError,
     AotgradIndexError,
+    AotgradIndexTypeError,
     AotgradMemoryError,
     AotgradNotImplementedError,
     AotgradRangeError,
@@ -105,7 +106,8 @@ newaxis = None
 _LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # not needed by most programs
 
 __all__ = [
-    "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradMemoryError",
+    "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradIndexTypeError",
+    "AotgradMemoryError",
     "AotgradNotImplementedError", "AotgradRangeError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError", "AotgradWarning",
     "DType", "Generator", "Size", "Tensor",
     "__version__", "arange", "as_tensor", "autograd", "bfloat16", "channels_last", "channels_last_3d", "compile", "complex128", "complex64",

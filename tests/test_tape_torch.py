@@ -22,7 +22,8 @@ X22 = [[1.0, 2.0], [3.0, 4.0]]
 # ---- the graph ------------------------------------------------------------------------------------------------------------------------
 
 NAMES: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "AddBackward0": lambda m, x, v: x + x, "SubBackward0": lambda m, x, v: x - 1, "MulBackward0": lambda m, x, v: x * x, "DivBackward0": lambda m, x, v: x / x,
+    "AddBackward0": lambda m, x, v: x + x, "SubBackward0": lambda m, x, v: x - 1,
+    "RsubBackward0": lambda m, x, v: m.rsub(x, v), "MulBackward0": lambda m, x, v: x * x, "DivBackward0": lambda m, x, v: x / x,
     "NegBackward0": lambda m, x, v: -x, "MmBackward0": lambda m, x, v: x @ x, "MvBackward0": lambda m, x, v: x @ v, "DotBackward0": lambda m, x, v: v @ v,
     "BmmBackward0": lambda m, x, v: m.bmm(x[None], x[None]), "SumBackward0": lambda m, x, v: x.sum(), "SumBackward1": lambda m, x, v: x.sum(0),
     "MeanBackward0": lambda m, x, v: x.mean(), "MeanBackward1": lambda m, x, v: x.mean(0), "PowBackward0": lambda m, x, v: x ** 2,
@@ -47,6 +48,18 @@ def test_names_of_nodes(name: str) -> None:
         return node.name(), [None if n is None else n.name().rpartition(":")[2] for n, _ in node.next_functions]
 
     assert same(lines)[0] == name
+
+
+def test_numbers_less_tensors() -> None:
+    """The name is torch's; the node has an edge to nothing for the number, here alone."""
+    assert same(lambda m: [(3.0 - f64(m, X22, True)).grad_fn.name(), (2 - f64(m, X22, True)).grad_fn.name(), m.rsub(f64(m, X22, True), 3.0, alpha=2)]) == [
+        "RsubBackward1", "RsubBackward1", [[1.0, -1.0], [-3.0, -5.0]]]
+    x = f64(ag, X22, True)
+    for _ in range(400):  # the short way, too
+        y = 3.0 - x
+    assert y.grad_fn.name() == "RsubBackward1" and [n and n.name() for n, _ in y.grad_fn.next_functions] == ["AccumulateGrad", None]
+    y.sum().backward()
+    assert x.grad.tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
 
 
 def mlp(m: Any) -> Any:

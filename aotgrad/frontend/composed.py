@@ -15,7 +15,7 @@ import numpy as np
 from aotgrad.ir import opdef
 from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import as_dtype, float32
-from aotgrad_runtime.errors import AotgradTypeError
+from aotgrad_runtime.errors import AotgradDTypeError, AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import boundary, dispatch, inplace
@@ -58,10 +58,11 @@ def _traced(x: Operand, b: FrontBuilder) -> Any:
     return out
 
 
-def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: bool = False) -> Callable[[Function], Function]:
+def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: bool = False, floats: bool = False) -> Callable[[Function], Function]:
     """Makes a function of the parameters ``tensors`` (without: ``input``), which may be None where they have a default, one operation for tensors in eager code. All
     others are plain values. A parameter ``inplace`` is not for the body: the result is written into ``input``. ``constants``: further tensors, which have no gradients in
-    torch; where one requires a gradient, the operations of the body are recorded. Unless the body ``moves`` numbers alone, those of two bytes are computed in float32.
+    torch; where one requires a gradient, the operations of the body are recorded. ``floats``: other tensors are refused, as in torch. Unless the body ``moves``
+    numbers alone, those of two bytes are computed in float32.
 
     >>> import aotgrad as ag
     >>> ag.nn.functional.silu(ag.tensor([0.0], requires_grad=True)).grad_fn.name()
@@ -77,6 +78,10 @@ def composed(node: str, *tensors: str, constants: tuple[str, ...] = (), moves: b
             if (out := dispatch.again(public, args, kwargs)) is not dispatch.MISS:
                 return out
             arguments = public.bind(args, kwargs)
+            if floats:
+                for x in map(arguments.get, names):
+                    if isinstance(x, Tensor) and not isinstance(x, ArrayTensor) and not x._weak and x._dtype.kind not in "fc":
+                        raise AotgradDTypeError(f'{user_loc()}: "{public.name}" not implemented for {x._dtype.name} tensors; convert them first (x.float())')
             write = may_write and arguments.pop("inplace", False)
             one = (current() is None and all(map(_plain, map(arguments.get, names))) and not any(map(_followed, map(arguments.get, constants)))
                    and not any(isinstance(v, (Tensor, np.ndarray)) for k, v in arguments.items() if k not in names))  # a slope of numbers that may change

@@ -221,6 +221,9 @@ def _common(op: opdef.OpDef, mode: str, b: FrontBuilder, operands: Sequence[Oper
         return _broadcast(b, [v if v.type.dtype is dtypes.bool_ else b.ne(v, b.full_like(v, 0)) for v in values])
     if mode == "where":
         condition = operands[0].plain(b)
+        if b.torch and condition.type.dtype not in (dtypes.bool_, dtypes.uint8):
+            raise AotgradDTypeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.type.dtype.name}; compare it with 0 first "
+                                    "(condition != 0)")
         condition = condition if condition.type.dtype is dtypes.bool_ else b.ne(condition, b.full_like(condition, 0))
         dtype = promote(kinds[1:], b.torch)
         return _broadcast(b, [condition, *(o.at(b, dtype) for o in operands[1:])])
@@ -229,6 +232,9 @@ def _common(op: opdef.OpDef, mode: str, b: FrontBuilder, operands: Sequence[Oper
         return [o.plain(b) if i == 0 or not o.kind.weak else _written(b, o, dtype) for i, o in enumerate(operands)]
     if b.torch and mode == "product":
         _same_dtype(op, operands)
+    if b.torch and mode == "minus" and any(k.dtype is dtypes.bool_ for k in kinds):
+        raise AotgradDTypeError("Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` "
+                                "operator instead; of numbers write x.to(ag.int64) - y")
     dtype = promote(kinds, b.torch)
     if mode == "float":
         dtype = to_float(dtype, b.torch)

@@ -12,8 +12,16 @@ import numpy as np
 
 from aotgrad.ir.ops.common import norm_dim
 from aotgrad_runtime.dtypes import DType, as_dtype, bool_
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradIndexError, AotgradOverflowError, AotgradRuntimeError, AotgradTypeError
-from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.errors import (
+    AotgradArgumentError,
+    AotgradDTypeError,
+    AotgradIndexError,
+    AotgradOverflowError,
+    AotgradRangeError,
+    AotgradRuntimeError,
+    AotgradTypeError,
+)
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from . import factories, indexing, inplace
 from .composed import composed
@@ -381,7 +389,7 @@ def fill(input: Any, value: Any) -> Any:
     return f.where(f.eq(input, input), value, value) if isinstance(value, Tensor) else factories.full_like(input, value)
 
 
-@composed("HardshrinkBackward0")
+@composed("HardshrinkBackward0", floats=True)
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
     """x where its absolute value is above ``lambd``, else 0."""
     return f.where(f.gt(f.abs(input), lambd), input, 0.0)
@@ -460,6 +468,9 @@ def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
     if not equal_sizes(index.shape[0] if len(index.shape) else 1, source.shape[d] if given else 1):
         raise AotgradIndexError(f"{user_loc()}: index_copy: number of indices ({index.shape[0] if len(index.shape) else 1}) should be equal to the size of source "
                                 f"along dim {d} ({source.shape[d] if given else 1})")
+    if isinstance(input, Tensor) and not isinstance(input, ArrayTensor) and as_dtype(source.dtype) is not input._dtype:
+        raise AotgradDTypeError(f"{user_loc()}: index_copy_(): self and source expected to have the same dtype, but got (self) {input._dtype.name} and (source) "
+                                f"{as_dtype(source.dtype).name}; convert the source first (source.to(ag.{input._dtype.name}))")
     if not given and own > 1 or not all(i == d or equal_sizes(source.shape[i], input.shape[i]) for i in range(given)):
         raise AotgradRuntimeError(f"{user_loc()}: index_copy: slices of source, {list(source.shape)}, do not fit those of input, {list(input.shape)}, along dim {d}")
     return _with_slices(input, d, f.reshape(index, (-1,)), source)
@@ -467,6 +478,8 @@ def index_copy(input: Any, dim: int, index: Any, source: Any) -> Any:
 
 def take(input: Any, index: Any) -> Any:
     """Elements of the flat ``input`` at the places of ``index``, in its shape."""
+    if isinstance(index, Tensor) and index._dtype.kind not in "iu":
+        raise AotgradRangeError(f"{user_loc()}: take(): Expected a long tensor for index, but got {index._dtype.name}; convert it first (index.long())")
     return indexing.getitem(f.reshape(input, (-1,)), index)
 
 

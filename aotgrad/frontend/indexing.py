@@ -15,7 +15,7 @@ from aotgrad.ir.dims import Dim
 from aotgrad_runtime import modes, watchers
 from aotgrad_runtime.arrays import array_of, converted, held, nested, overflow
 from aotgrad_runtime.dtypes import bfloat16
-from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradTypeError
+from aotgrad_runtime.errors import AotgradArgumentError, AotgradError, AotgradIndexError, AotgradIndexTypeError, AotgradTypeError
 from aotgrad_runtime.parameter import Parameter
 from aotgrad_runtime.tape import cell_of
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
@@ -184,7 +184,7 @@ def _entry(e: Any, trace: Any) -> tuple[tuple[Any, ...], Any]:
     except AotgradError:
         raise
     except TypeError:
-        raise AotgradIndexError(f"{user_loc()}: {type(e).__name__} is no index: integers, slices, None, ..., integer and boolean arrays are") from None
+        raise AotgradIndexTypeError(f"{user_loc()}: {type(e).__name__} is no index: integers, slices, None, ..., integer and boolean arrays are") from None
 
 
 # ---- reading and writing ----------------------------------------------------------------------------------------------------------------

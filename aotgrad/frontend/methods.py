@@ -254,6 +254,16 @@ def _square_of_bools(method: Method) -> Method:
     return power
 
 
+def _positive(self: Any) -> Any:
+    if self._weak:
+        return self
+    if isinstance(self, ArrayTensor):
+        return call(TORCH["clone"], (self,), {})
+    if self._dtype is bool_:
+        raise AotgradDTypeError(f"{user_loc()}: The `+` operator, on a bool tensor is not supported; convert it first (x.to(ag.int64))")
+    return self
+
+
 def _operators() -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, public in TORCH.items():
@@ -264,7 +274,7 @@ def _operators() -> dict[str, Any]:
             if len(public.layout.positional) == 1:
                 made = _unary(public)
             else:
-                made = _reflected(public) if method.startswith("__r") and method not in ("__round__", "__rshift__") else _binary(public)
+                made = _reflected(public) if method.startswith("__r") and method not in ("__round__", "__rshift__", "__rsub__") else _binary(public)
             if name == "matmul":
                 made = _no_numbers(made)
             out[method] = _bits(made, {"and": "&", "or": "|", "xor": "^"}[name.rpartition("_")[2]], method.startswith("__r")) if name in _BITWISE else made
@@ -274,7 +284,7 @@ def _operators() -> dict[str, Any]:
     floor, mod = out["__floordiv__"], out["__mod__"]
     out["__divmod__"] = lambda self, other: (floor(self, other), mod(self, other)) if _fits(self, other) else NotImplemented
     out["__rdivmod__"] = lambda self, other: (out["__rfloordiv__"](self, other), out["__rmod__"](self, other)) if _fits(self, other) else NotImplemented
-    out["__pos__"] = lambda self: self if self._weak or not isinstance(self, ArrayTensor) else call(TORCH["clone"], (self,), {})
+    out["__pos__"] = _positive
     out["__contains__"] = lambda self, value: bool(call(TORCH["any"], (run(TORCH["eq"], {"input": self, "other": value}),), {}))
     out["__getitem__"], out["__setitem__"] = indexing.getitem, indexing.setitem
     out["__array_ufunc__"], out["__array_function__"] = array_ufunc, array_function

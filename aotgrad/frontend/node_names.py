@@ -64,6 +64,7 @@ _RULES: dict[str, Callable[..., str]] = {
     "clip": _numbered("ClampBackward0", "ClampBackward1", "min", "max"), "clamp_min": _numbered("ClampMinBackward1", "ClampMinBackward0", "min"),
     "clamp_max": _numbered("ClampMaxBackward1", "ClampMaxBackward0", "max"), "lerp": _numbered("LerpBackward1", "LerpBackward0", "weight"),
     "remainder": _numbered("RemainderBackward1", "RemainderBackward0", "other"), "fmod": _numbered("FmodBackward1", "FmodBackward0", "other"),
+    "rsub": _numbered("RsubBackward0", "RsubBackward1", "other"),
     "masked_fill": _numbered("MaskedFillBackward1", "MaskedFillBackward0", "value"), "scatter_along": _numbered("ScatterBackward0", "ScatterBackward1", "src"),
     "split": lambda arguments, operands: "SplitBackward0" if isinstance(arguments.get("split_size_or_sections"), int) else "SplitWithSizesBackward0",
 }

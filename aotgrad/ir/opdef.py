@@ -161,8 +161,9 @@ class Front:
     """The public face. ``signature`` is torch's; ``canon(b, *args, **kw)`` turns public arguments into ops (None: promote, broadcast, emit).
 
     ``tensors``: the parameters that are arrays (default: as many of the first as the op has operands). ``promote``: "float" (ints
-    become float), "arith", "number" (the same; bools become int8 as in NumPy), "compare", "bool", "where", "contract" (common dtype, no broadcasting), "product" (the
-    same; tensors must have one dtype), "none", or a function of the arguments that gives one of these. ``np``: names of NumPy functions and ufuncs it serves;
+    become float), "arith", "minus" (the same; tensors of bools are refused), "number" (the same; bools become int8 as in NumPy), "compare", "bool", "where",
+    "contract" (common dtype, no broadcasting), "product" (the same; tensors must have one dtype), "none", or a function of the arguments that gives one of these.
+    ``np``: names of NumPy functions and ufuncs it serves;
     ``np_signature`` where NumPy's argument order or defaults differ; ``np_canon`` likewise. ``respell``: positional arguments given in another way, as the signature's.
     """
 

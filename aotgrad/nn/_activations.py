@@ -55,7 +55,7 @@ def relu6(input: Any, inplace: bool = False) -> Any:
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
-@composed("LeakyReluBackward0")
+@composed("LeakyReluBackward0", floats=True)
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """x where positive, else ``negative_slope`` times x (the slope is also the derivative at 0).
 
@@ -71,7 +71,7 @@ def _exponential(input: Any, alpha: float, rate: float = 1.0) -> Any:
     return f.where(f.gt(input, 0), input, f.mul(f.expm1(below if rate == 1 else f.mul(below, rate)), alpha))
 
 
-@composed("EluBackward0")
+@composed("EluBackward0", floats=True)
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where positive, else ``alpha * (exp(x) - 1)``.
 
@@ -82,7 +82,7 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     return _exponential(input, alpha)
 
 
-@composed("CeluBackward0")
+@composed("CeluBackward0", floats=True)
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     """x where positive, else ``alpha * (exp(x / alpha) - 1)``."""
     if alpha == 0:
@@ -90,13 +90,13 @@ def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     return _exponential(input, alpha, 1.0 / alpha)
 
 
-@composed("EluBackward0")
+@composed("EluBackward0", floats=True)
 def selu(input: Any, inplace: bool = False) -> Any:
     """``elu`` with the two constants that keep mean and variance of a deep network."""
     return f.mul(_exponential(input, _SELU_ALPHA), _SELU_SCALE)
 
 
-@composed("SiluBackward0")
+@composed("SiluBackward0", floats=True)
 def silu(input: Any, inplace: bool = False) -> Any:
     """``x * sigmoid(x)``.
 
@@ -107,13 +107,13 @@ def silu(input: Any, inplace: bool = False) -> Any:
     return f.mul(input, f.sigmoid(input))
 
 
-@composed("MishBackward0")
+@composed("MishBackward0", floats=True)
 def mish(input: Any, inplace: bool = False) -> Any:
     """``x * tanh(softplus(x))``."""
     return f.mul(input, f.tanh(f.softplus(input)))
 
 
-@composed("GeluBackward0")
+@composed("GeluBackward0", floats=True)
 def gelu(input: Any, approximate: str = "none") -> Any:
     """``x * Phi(x)`` with the normal distribution's ``Phi``; ``approximate="tanh"`` is the formula with a hyperbolic tangent.
 
@@ -130,7 +130,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     return f.mul(half, f.add(f.tanh(inner), 1))
 
 
-@composed("GluBackward0")
+@composed("GluBackward0", floats=True)
 def glu(input: Any, dim: int = -1) -> Any:
     """The first half along ``dim`` times the sigmoid of the second."""
     if len(input.shape) == 0:
@@ -141,25 +141,25 @@ def glu(input: Any, dim: int = -1) -> Any:
     return f.mul(f.narrow(input, dim, 0, n // 2), f.sigmoid(f.narrow(input, dim, n // 2, n // 2)))
 
 
-@composed("HardsigmoidBackward0")
+@composed("HardsigmoidBackward0", floats=True)
 def hardsigmoid(input: Any, inplace: bool = False) -> Any:
     """``relu6(x + 3) / 6``."""
     return f.div(hardtanh(f.add(input, 3), 0.0, 6.0), 6)
 
 
-@composed("HardswishBackward0")
+@composed("HardswishBackward0", floats=True)
 def hardswish(input: Any, inplace: bool = False) -> Any:
     """``x * relu6(x + 3) / 6``."""
     return f.div(f.mul(input, hardtanh(f.add(input, 3), 0.0, 6.0)), 6)
 
 
-@composed("LogSigmoidBackward0")
+@composed("LogSigmoidBackward0", floats=True)
 def logsigmoid(input: Any) -> Any:
     """``log(sigmoid(x))``, right for all x."""
     return f.neg(f.softplus(f.neg(input)))
 
 
-@composed("SoftplusBackward0")
+@composed("SoftplusBackward0", floats=True)
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """``log(1 + exp(beta * x)) / beta``, and x itself where ``beta * x`` is above ``threshold``.
 
@@ -184,7 +184,7 @@ def tanhshrink(input: Any) -> Any:
     return f.sub(input, f.tanh(input))
 
 
-@composed("SoftshrinkBackward0")
+@composed("SoftshrinkBackward0", floats=True)
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """x moved towards 0 by ``lambd``, and 0 within that."""
     if lambd < 0:

@@ -69,7 +69,7 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     return _smooth_l1_loss(input, target, reduction, beta)
 
 
-@composed("SmoothL1LossBackward0", "input", "target")
+@composed("SmoothL1LossBackward0", "input", "target", floats=True)
 def _smooth_l1_loss(input: Any, target: Any, reduction: str, beta: float) -> Any:
     d = f.abs(f.sub(input, target))
     return reduced(f.where(f.lt(d, beta), f.mul(f.square(d), 0.5 / beta), f.sub(d, 0.5 * beta)), reduction)

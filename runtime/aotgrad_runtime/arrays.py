@@ -241,7 +241,8 @@ def array_of(data: Any, dtype: DType | None) -> Array:
         raise AotgradValueError(_first_ragged(data) or f"data: {error}") from None
     if raw.dtype.kind in "OSUMmV":
         bad = next((leaf for leaf in _leaves(data) if not isinstance(leaf, (int, float, complex, np.number))), data)
-        raise AotgradDTypeError(f"data: could not infer a dtype for {type(bad).__name__}; give numbers, arrays or tensors")
+        kind = AotgradTypeError if isinstance(bad, str) else AotgradDTypeError
+        raise kind(f"data: could not infer a dtype for {type(bad).__name__}; give numbers, arrays or tensors")
     if dtype is None and weak:
         dtype = defaults.dtype if raw.dtype.kind == "f" or not raw.size else defaults.complex if raw.dtype.kind == "c" else None
     raw = native(raw)

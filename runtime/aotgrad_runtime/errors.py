@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 __all__ = [
-    "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradMemoryError",
+    "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradIndexTypeError",
+    "AotgradMemoryError",
     "AotgradNotImplementedError",
     "AotgradOverflowError", "AotgradRangeError", "AotgradRuntimeError", "AotgradTypeError", "AotgradValueError",
     "AotgradWarning", "AotgradZeroDivisionError",
@@ -58,6 +59,10 @@ class AotgradDTypeError(AotgradTypeError, AotgradRuntimeError, NotImplementedErr
 
 class AotgradRangeError(AotgradIndexError, AotgradRuntimeError):
     """A number of an index array that is out of range, where NumPy raises ``IndexError``, and PyTorch that or ``RuntimeError``."""
+
+
+class AotgradIndexTypeError(AotgradIndexError, AotgradTypeError):
+    """What is no index, where NumPy raises ``IndexError`` and PyTorch that or ``TypeError``."""
 
 
 class AotgradDimError(AotgradValueError, AotgradIndexError):

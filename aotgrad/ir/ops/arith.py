@@ -12,7 +12,7 @@ from aotgrad_runtime.arrays import converted
 from aotgrad_runtime.dtypes import as_dtype, bool_
 from aotgrad_runtime.errors import AotgradOverflowError, AotgradTypeError, AotgradValueError
 
-from ..opdef import REQUIRED, Bilinear, Domain, Front, Linear, OpDef, Partials, Sample, Scalar, Zero, register
+from ..opdef import REQUIRED, Bilinear, Composite, Domain, Front, Linear, OpDef, Partials, Sample, Scalar, Zero, register
 from ..transforms.cleanup import splat
 from ..types import TensorType
 from .common import compare_rule, elementwise_rule, float_samples, order_rule
@@ -32,8 +32,12 @@ register(OpDef(
     "sub", "x - y.", ("x", "y"), elementwise_rule("fciu"), np.subtract,
     Linear(lambda b, ct, op: {0: ct, 1: b.neg(ct)}, partial=lambda lb, t: lb.neg(t[1]) if t[0] is None else t[0]), Scalar(lambda k, op, x, y: k.sub(x, y)),
     samples=float_samples(operands=2), layouts="elementwise", exact=True,
-    front=Front("sub(input, other, *, alpha=1)", canon=lambda b, x, y, alpha=1: b.sub(x, y if alpha == 1 else b.mul(y, b.full_like(y, alpha))), np=("subtract",),
-                operator=("__sub__", "__rsub__"), inplace=True, aliases=("subtract",))))
+    front=Front("sub(input, other, *, alpha=1)", canon=lambda b, x, y, alpha=1: b.sub(x, y if alpha == 1 else b.mul(y, b.full_like(y, alpha))), promote="minus",
+                np=("subtract",), operator=("__sub__",), inplace=True, aliases=("subtract",))))
+register(OpDef(
+    "rsub", "y - x: the operator of a tensor behind a number.", ("x", "y"), None, None, Composite(lambda b, x, y: b.sub(y, x)), samples=float_samples(operands=2),
+    layouts="elementwise", front=Front("rsub(input, other, *, alpha=1)", canon=lambda b, x, y, alpha=1: b.sub(y, x if alpha == 1 else b.mul(x, b.full_like(x, alpha))),
+                                       promote="minus", operator=("__rsub__",), method=False)))
 register(OpDef(
     "mul", "x * y.", ("x", "y"), elementwise_rule(), np.multiply, Bilinear((lambda b, ct, y, op: b.lmul(ct, y), lambda b, ct, x, op: b.lmul(ct, x)), tangent="lmul"),
     Scalar(lambda k, op, x, y: k.mul(x, y)), samples=float_samples(operands=2), layouts="elementwise", exact=True,

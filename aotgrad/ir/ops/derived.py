@@ -181,10 +181,18 @@ def _scatter_along(mode: str) -> Any:
     return body
 
 
+def _of_one_dtype(b: Any, name: str, x: Any, source: Any) -> Any:
+    """What is written, of the dtype of what it is written into; a number has none of its own."""
+    if b.torch and source.type.shape and source.type.dtype is not x.type.dtype:
+        raise AotgradDTypeError(f"{name}: Expected self.dtype to be equal to src.dtype, {x.type.dtype.name} and not {source.type.dtype.name}; convert the source first "
+                                f"(src.to(ag.{x.type.dtype.name}))")
+    return b.to_dtype(source, x.type.dtype)
+
+
 def _scatter_canon(op: str) -> Any:
     def canon(b: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
         _check_index(op, x, index)
-        src = b.to_dtype(src, x.type.dtype)
+        src = _of_one_dtype(b, "scatter()", x, src)
         shape = index.type.shape
         if len(src.type.shape) == 0 or tuple(src.type.shape) == tuple(shape):
             src = b.expand(src, shape)
@@ -247,7 +255,7 @@ def _np_take(b: Any, x: Any, index: Any, dim: Any = None) -> Any:
 
 def _index_add(b: Any, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> Any:
     _rows("index_add", x, index)
-    v, d = b.to_dtype(source, x.type.dtype), norm_dim(dim, len(x.type.shape))
+    v, d = _of_one_dtype(b, "index_add()", x, source), norm_dim(dim, len(x.type.shape))
     if len(v.type.shape) != len(x.type.shape) or len(index.type.shape) != 1:
         raise AotgradValueError(f"index_add: a source of rank {len(x.type.shape)} and an index of rank 1 are needed, not {len(v.type.shape)} and {len(index.type.shape)}")
     for i, (have, want) in enumerate(zip(v.type.shape, x.type.shape)):
