@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from numpy import array
 
 import aotgrad as ag
 from aotgrad.cli import ir_tools
@@ -26,7 +27,7 @@ def _filled(x: Any) -> Any:
     (lambda: ag.manual_seed("a"), "manual_seed: the seed is an integer"), (lambda: ag.tensor([True]) - ag.tensor([True]), "sub: dtype bool .*\\^"),
     (lambda: ag.tensor([True]).relu(), "relu: dtype bool"), (lambda: ag.compile(lambda x: x)(memoryview(bytearray(b"abc"))), "argument x: .*memoryview"),
     (lambda: ag.compile(lambda x: x).prebind(ag.ones(2, 2)), "prebind: x is a Tensor; .*x.numpy"), (lambda: ag.load("absent.npz"), "ag.load takes a library"),
-    (lambda: ag.compile(lambda x: np.array([x[0], x[1]]))(np.ones(3)), "[^.]*\\([^)]*\\)\\. Build arrays of lists with np.stack"),
+    (lambda: ag.compile(lambda x: array([x[0], x[1]]))(np.ones(3)), "imported by its own name\\)\\. Call np.array"),
     (lambda: ag.compile(lambda a: list(np.nditer(a)))(np.ones(3)), "test_messages.*np.nditer goes over numbers"),
     (lambda: ag.compile(lambda a: setattr(a, "data", 1.0))(np.ones(3)), "test_messages.*.data is set to float"),
     (lambda: ag.compile(lambda a: a.__ipow__(a, a))(np.ones(3)), "test_messages.*__ipow__.. takes 2"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy import array, asarray
 
 import aotgrad as ag
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
@@ -312,7 +313,7 @@ def _stored(x: Any) -> Any:
 
 TAKEN = {
     "float": lambda x: float(x[0]) * x.sum(), "int": lambda x: int(x[0]) * x.sum(), "complex": lambda x: complex(x[0]).real * x.sum(),
-    "math": lambda x: math.sin(x[0]) * x.sum(), "asarray": lambda x: np.asarray(x).sum() * x[0], "array": lambda x: np.array([x[0], x[1]]).sum(),
+    "math": lambda x: math.sin(x[0]) * x.sum(), "asarray": lambda x: asarray(x).sum() * x[0], "array": lambda x: array([x[0], x[1]]).sum(),
     "stored": _stored, "tolist": lambda x: x.tolist()[0] * x[0], "numpy": lambda x: x.numpy()[0] * x[0], "item": lambda x: x[0].item() * x[0],
     "float64": lambda x: np.float64(x[0]) * x[0], "dot": lambda x: np.ones(2).dot(x),
 }

@@ -19,6 +19,7 @@ from aotgrad_runtime.records import record
 
 from .explained import explained_with_line
 from .front import unforeseen
+from .gathering import gathering
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .randomness import States
 from .subtrace import as_value
@@ -103,7 +104,7 @@ def trace(f: Callable[..., Any], name: str, declared: Declared, again: bool = Fa
     positional, keywords = _bound(f, name, given)
     states = States(survey(f)[0])
     try:
-        with tracing(here):
+        with tracing(here), gathering():
             leaves, tree_out = tree_flatten(f(*positional, **keywords))
             here.block.outputs = [as_value(x, here) for x in leaves]
     except Exception as error:

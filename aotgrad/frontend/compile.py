@@ -33,6 +33,7 @@ from .contents import Content, bytes_of, gated, survey_contents
 from .effects import Before, warn
 from .explained import explained_with_line, of_argument, same_again, told_of_arguments
 from .front import unforeseen
+from .gathering import gathering
 from .leaves import alias, spared
 from .ledger import Ledger
 from .memory import named
@@ -396,7 +397,7 @@ class State:
 
     def _run(self, trace: Trace, args: Any, kwargs: Any) -> tuple[TreeDef, list[Any]]:
         try:
-            with tracing(trace), modes.noting() as trace.noted:
+            with tracing(trace), gathering(), modes.noting() as trace.noted:
                 out = self.f(*args, **kwargs)
                 leaves, out_tree = tree_flatten(out)
                 trace.torch = any(isinstance(x, TracedTensor) for x in leaves)

@@ -112,7 +112,8 @@ def _into(out: Any, ufunc: Any, method: str, inputs: Sequence[Any], kwargs: dict
     if len(targets) == 1 and isinstance(targets[0], np.ndarray) and _just_numbers((*inputs, *kwargs.values())):
         return getattr(ufunc, method)(*_numbers(inputs), out=out, **dict(zip(kwargs, _numbers(kwargs.values()))))
     if len(targets) != 1 or not isinstance(targets[0], Tensor):
-        raise AotgradTypeError(f"{user_loc()}: np.{ufunc.__name__}: a tensor cannot be written into a NumPy array; write y = y + x instead of y += x, without out=")
+        raise AotgradTypeError(f"{user_loc()}: np.{ufunc.__name__}: a computed value cannot be written into a NumPy array; write "
+                               "y = y + x instead of y += x, without out=, or where parts are written (y[1:] += x), make y with np.zeros_like(x, shape=y.shape) + y")
     mask = kwargs.pop("where", True) if method == "__call__" else True
     result = array_ufunc(targets[0], ufunc, method, *inputs, **kwargs)
     if mask is not True:

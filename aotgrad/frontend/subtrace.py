@@ -17,6 +17,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from . import placement, unusable
 from .explained import explained
 from .front import FrontBuilder
+from .gathering import gathering
 from .promotion import is_number, python_dtype
 from .pytree import TreeDef, tree_flatten, tree_unflatten
 from .sizes import plain_size
@@ -90,7 +91,7 @@ class Sub:
         self.cls, self.count = cls, len(leaves)
         args = tree_unflatten(treedef, leaves)
         try:
-            with tracing(self.trace):
+            with tracing(self.trace), gathering():
                 out = fn(*args)
                 results = tree_flatten(out)[0]
                 self.places, self.numbers = [placement.placed(x) for x in results], [is_number(x) for x in results]

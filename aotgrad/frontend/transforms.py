@@ -19,6 +19,7 @@ from aotgrad_runtime.tensor import Tensor, wrap
 from . import dispatch, eager, placement
 from .eager import Dual, levels, make_dual
 from .explained import explained, told_of_arguments
+from .gathering import gathering
 from .leaves import (
     F,
     apart,
@@ -138,7 +139,8 @@ def or_zero(g: Any, v: Any) -> Any:
 
 def _guarded(f: F, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     try:
-        return f(*args, **kwargs)
+        with gathering():
+            return f(*args, **kwargs)
     except Exception as error:
         found = explained(error)
         try:
