@@ -103,7 +103,7 @@ from .nn import _top
 
 newaxis = None
 
-_LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.library"}  # not needed by most programs
+_LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.saving", "save": "aotgrad_runtime.saving"}  # not needed by most programs
 
 __all__ = [
     "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradIndexTypeError",
