@@ -25,7 +25,8 @@ def add_parser(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p = sub.add_parser("build", help="build a shared library, an archive and a C header from a Python function",
                        epilog="With a header and a library or an archive come NAME.pc (pkg-config) and NAMEConfig.cmake.")
     p.add_argument("function", metavar="FILE_OR_MODULE:FUNCTION", help="such as model.py:loss or package.module:loss")
-    p.add_argument("--arg", action="append", default=[], metavar='"x: f64[n,3]"', help="name, dtype and sizes of an argument; once per argument, in order")
+    p.add_argument("--arg", action="append", default=[], metavar='"x: f64[n,3]"',
+                   help="name, dtype and sizes of an argument, or a tree of such ({W: f64[n], b: f64}); once per argument, in order")
     p.add_argument("--grad", action="append", default=[], metavar="ARG", help="add NAME_grad with the gradient for this argument")
     p.add_argument("--jvp", action="append", default=[], metavar="ARG", help="add NAME_jvp with the derivative along this argument")
     p.add_argument("--hess", action="append", default=[], metavar="ARG", help="add NAME_hess with the Hessian for this argument")

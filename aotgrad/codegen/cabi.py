@@ -14,6 +14,7 @@ from typing import Any
 
 from aotgrad_runtime.errors import AotgradValueError
 from aotgrad_runtime.library import FORMAT, MAGIC
+from aotgrad_runtime.library_call import Call, flat_call
 from aotgrad_runtime.records import record
 
 from ..ir import dims
@@ -57,7 +58,8 @@ class CFunction:
     """One function of a library.
 
     ``func``: tensor-level IR of primitive ops with the types of ``inputs`` and ``outputs``, in which sizes known to be equal may be one symbol;
-    ``symbols``: all sizes that the caller passes; ``size_names``: their C names; ``kind``: value, grad, jvp or hess.
+    ``symbols``: all sizes that the caller passes; ``size_names``: their C names; ``kind``: value, grad, jvp or hess; ``call``: how Python calls it (with the inputs one
+    by one where that is None).
     """
 
     name: str
@@ -69,6 +71,12 @@ class CFunction:
     symbols: tuple[str, ...]
     size_names: tuple[str, ...]
     guards: tuple[Guard, ...] = ()
+    call: Call | None = None
+
+    @property
+    def python(self) -> Call:
+        """How Python calls it."""
+        return self.call or flat_call([p.name for p in self.inputs], len(self.outputs))
 
     @property
     def exports(self) -> tuple[str, str]:
@@ -166,6 +174,7 @@ def describe(name: str, functions: Sequence[CFunction], target: Target, *, versi
             "name": f.name, "kind": f.kind, "doc": f.doc, "inputs": [_array(p) for p in f.inputs], "outputs": [_array(p) for p in f.outputs], "sizes": list(f.symbols),
             "bind": [_binding(f, s) for s in f.symbols], "guards": [[_size(g.left), _size(g.right), g.why] for g in f.guards],
             "locations": [os.path.basename(line) for line in lines], "long": many_rounds(f.func),
+            "python": f.python.plain(),
         })
     machine = {"triple": target.triple, "cpu": target.cpu, "features": target.features, "needs": list(target.cpu_flags)}
     return {"format": FORMAT, "aotgrad": version, "name": name, "target": machine, "functions": found}

@@ -5,6 +5,7 @@ Elementwise results used once are written inside their use; a broadcast or a con
 
 from __future__ import annotations
 
+import json
 import keyword
 import math
 import re
@@ -17,6 +18,7 @@ import numpy as np
 
 from aotgrad_runtime.errors import AotgradNotImplementedError
 from aotgrad_runtime.records import record
+from aotgrad_runtime.trees import Leaf, leaves
 
 from ..ir import dims
 from ..ir.core import Block, Op, Value
@@ -24,6 +26,7 @@ from ..ir.dims import Dim, DimLike
 from ..ir.transforms.cleanup import splat
 from ..ir.types import TensorType
 from .cabi import CFunction
+from .numpy_calls import Classes, parameters, result
 from .numpy_helpers import HELPERS
 
 __all__ = ["module"]
@@ -455,17 +458,30 @@ _INLINED = frozenset({*_BINARY, *_CALLS, "neg", "logical_not", "cast", "slice", 
 
 # ---- the file -----------------------------------------------------------------------------------------------------------------------------
 
-def _function(f: CFunction, helpers: set[str]) -> list[str]:
+def _function(f: CFunction, helpers: set[str], classes: Classes) -> list[str]:
     w = _Writer(f, helpers)
-    names = [w.name(p.name) for p in f.inputs]
-    for p, name, arg in zip(f.inputs, names, f.func.args):
-        w.put(f"{name} = np.asarray({name}, np.{_np_name(p.type)})")
+    w.taken.update(("collections", "dataclasses", *classes.names.values()))
+    given = {p.name: w.name(p.name) for p in f.python.parameters}
+    alone = {leaf.at: given[p.name] for p in f.python.parameters for leaf in [p.tree] if isinstance(leaf, Leaf)}
+    names = [alone[i] if i in alone else w.name(p.name) for i, p in enumerate(f.inputs)]
+    places = {leaf.at: given[p.name] + leaf.path[len(p.name):] for p in f.python.parameters if p.tree is not None for leaf in leaves(p.tree) if not leaf.ignored}
+    taken, checks = parameters(f.python, list(given.values()), classes)
+    for line in checks:
+        w.put(line)
+    for i, (p, name, arg) in enumerate(zip(f.inputs, names, f.func.args)):
+        w.put(f"{name} = np.asarray({places[i]}, np.{_np_name(p.type)})")
         w.env[arg] = _Text(name)
     _bind(w, names)
     w.block(f.func.body)
     results = [f"np.array({w.env[o].full})[()]" if o.op is None or o.op.name in _VIEWS else w.env[o].full for o in f.func.outputs]
-    w.put(f"return {', '.join(results)}")
-    return ['@np.errstate(all="ignore")', f"def {f.name}({', '.join(names)}):", *_docstring(f), *w.lines, ""]
+    if f.python.plainly:
+        w.put(f"return {', '.join(results)}")
+    else:
+        outs = [w.name(p.name) for p in f.outputs]
+        for name, text in zip(outs, results):
+            w.put(f"{name} = {text}")
+        w.put(f"return {result(f, outs, classes)}")
+    return ['@np.errstate(all="ignore")', f"def {f.name}({taken}):", *_docstring(f), *w.lines, ""]
 
 
 def _bind(w: _Writer, names: Sequence[str]) -> None:
@@ -474,24 +490,24 @@ def _bind(w: _Writer, names: Sequence[str]) -> None:
     known: set[str] = set()
     checks: list[tuple[str, str, str]] = []
     if names:
-        ranks = ", ".join(f"{p.type.rank} ({p.name})" for p in f.inputs)
+        ranks = ", ".join(f"{p.type.rank} ({path})" for p, path in zip(f.inputs, f.python.paths))
         w.put(f"if {' or '.join(f'{name}.ndim != {p.type.rank}' for p, name in zip(f.inputs, names))}:")
-        w.put(f'    raise ValueError("{f.name}: the ranks of the arguments must be {ranks}")')
-    for p, name in zip(f.inputs, names):
+        w.put(f"    raise ValueError({json.dumps(f'{f.name}: the ranks of the arguments must be {ranks}')})")
+    for p, name, path in zip(f.inputs, names, f.python.paths):
         for axis, d in enumerate(p.type.shape):
             symbol = d.as_symbol() if isinstance(d, Dim) else None
             if symbol is not None and symbol not in known:
                 known.add(symbol)
                 w.put(f"{w.sizes[symbol]} = {name}.shape[{axis}]")
             else:
-                checks.append((f"{name}.shape[{axis}]", w.size(d), f"dim {axis} of {p.name} must be {dims.to_text(d)}"))
+                checks.append((f"{name}.shape[{axis}]", w.size(d), f"dim {axis} of {path} must be {dims.to_text(d)}"))
     for symbol in f.symbols:
         if symbol not in known:
             w.put(_solved(w, names, symbol))
     checks += [(w.size(g.left), w.size(g.right), g.why) for g in f.guards]
     for left, right, why in checks:
         w.put(f"if {left} != {right}:")
-        w.put(f'    raise ValueError("{f.name}: {why}")')
+        w.put(f"    raise ValueError({json.dumps(f'{f.name}: {why}')})")
 
 
 def _solved(w: _Writer, names: Sequence[str], symbol: str) -> str:
@@ -512,14 +528,16 @@ def _sizes_text(t: TensorType) -> str:
 
 def _docstring(f: CFunction) -> list[str]:
     lines = [line for part in f.doc.replace("\\", "\\\\").replace('"""', "'''").splitlines() for line in (textwrap.wrap(part, 140) or [""])]
-    lines += ["", *(f"{p.name}: {p.type.dtype.name}{_sizes_text(p.type)}{'. ' + p.doc if p.doc else ''}" for p in (*f.inputs, *f.outputs))]
+    lines += ["", *(f"{name}: {p.type.dtype.name}{_sizes_text(p.type)}{'. ' + p.doc if p.doc else ''}"
+                   for name, p in zip([*f.python.paths, *(p.name for p in f.outputs)], (*f.inputs, *f.outputs)))]
     return [f'    """{lines[0]}', *(f"    {line}".rstrip() for line in lines[1:]), '    """']
 
 
 def module(name: str, functions: Sequence[CFunction], version: str) -> str:
     """The text of NAME.py. Raises ``AotgradNotImplementedError`` for an op without a NumPy form."""
     helpers: set[str] = set()
-    bodies = [line for f in functions for line in ["", *_function(f, helpers)]]
+    classes = Classes(functions, ["np", "math", "base64", "collections", "dataclasses", *HELPERS, *(f.name for f in functions)])
+    bodies = [line for f in functions for line in ["", *_function(f, helpers, classes)]]
     wanted, work = set(helpers), list(helpers)
     while work:
         for other in HELPERS:
@@ -528,11 +546,13 @@ def module(name: str, functions: Sequence[CFunction], version: str) -> str:
                 work.append(other)
         work.pop(0)
     head = [f'"""{name}: made by aotgrad {version}. Needs NumPy alone."""', ""]
-    if any("math." in HELPERS[h] for h in wanted):
-        head += ["import math", ""]
+    used = [m for m in ("collections", "dataclasses") if any(f"{m}." in line for line in [*bodies, *classes.lines()])]
+    used += ["math"] if any("math." in HELPERS[h] for h in wanted) else []
+    head += [*(f"import {m}" for m in used), ""] if used else []
     head += ["import numpy as np", ""]
     head.append(f"__all__ = {sorted(f.name for f in functions)!r}".replace("'", '"'))
     for h in HELPERS:
         if h in wanted:
             head += ["", "", HELPERS[h].strip()]
+    head += ["", "", *classes.lines()] if classes.names else []
     return "\n".join([*head, "", *bodies]).rstrip() + "\n"

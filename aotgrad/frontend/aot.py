@@ -21,10 +21,11 @@ from aotgrad.ir.printer import print_module
 from aotgrad.ir.transforms.custom import runnable
 from aotgrad_runtime.dtypes import DType, bool_, float32, float64, int32, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from aotgrad_runtime.library_call import Call, Parameter
 from aotgrad_runtime.pool_layout import MOST
 from aotgrad_runtime.records import record
 
-from . import aot_trace
+from . import aot_calls, aot_text, aot_trace
 from .aot_trace import Declared, Program
 from .boundary import absent
 from .explained import told_of_arguments
@@ -100,7 +101,7 @@ def _types(name: str, tree: Any) -> Any:
     """A tree of texts as a tree of types."""
     if tree is None:
         raise AotgradValueError(f"argument {name!r} has the type None; write a dtype and sizes, such as 'f64[n, 3]', or leave the argument out to keep its default")
-    leaves, shape = tree_flatten(tree)
+    leaves, shape = tree_flatten(aot_text.tree_of(name, tree) if aot_text.is_tree(tree) else tree)
     return aot_trace.Tree([_type(name, x) for x in leaves], shape)
 
 
@@ -178,7 +179,21 @@ def _names(what: str, given: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _functions(name: str, declared: Declared, program: Program, grad: tuple[str, ...], jvp: tuple[str, ...], hess: tuple[str, ...], doc: str) -> list[CFunction]:
+def _call(kind: str, model: Sequence[Parameter], declared: Declared, program: Program, names: Sequence[str], chosen: Sequence[int]) -> Call:
+    """How Python calls a function: the model's parameters and trees, with those of the derivatives for ``names``."""
+    types, wanted = program.func.out_types, declared.wanted(names, [p.name for p in model])
+    results = program.results
+    if kind == "grad":
+        results = aot_calls.with_gradients(results, len(types), wanted, chosen)
+    elif kind == "hess":
+        results = aot_calls.with_hessians(results, len(types), wanted, chosen, [t.rank for _, t in declared.leaves])
+    elif kind == "jvp":
+        model, results = aot_calls.tangents(model, len(declared.leaves), wanted, chosen), aot_calls.with_tangents(results, types)
+    return aot_calls.call(model, results)
+
+
+def _functions(name: str, declared: Declared, program: Program, grad: tuple[str, ...], jvp: tuple[str, ...], hess: tuple[str, ...], doc: str,
+               model: Sequence[Parameter]) -> list[CFunction]:
     """The entry points, each with all its results from one forward pass."""
     makers: list[tuple[str, str, Callable[..., Any], tuple[str, ...], str]] = [("value", "", aot_trace.value, (), doc)]
     if grad:
@@ -189,7 +204,8 @@ def _functions(name: str, declared: Declared, program: Program, grad: tuple[str,
         makers.append(("hess", "_hess", aot_trace.second, hess, f"Value of {name}, its gradient and its Hessian for {', '.join(hess)}."))
     out = []
     for kind, suffix, make, names, text in makers:
-        func, ins, outs = make(program, declared, declared.select(kind, names))
+        chosen = declared.select(kind, names)
+        func, ins, outs = make(program, declared, chosen)
         func = strip_func(runnable(_without_python(func)))
         cnames = header.unique_names([*(n for n, _, _ in ins), *(n for n, _, _ in outs)])
         sizes = header.unique_names(declared.symbols, cnames)
@@ -197,7 +213,8 @@ def _functions(name: str, declared: Declared, program: Program, grad: tuple[str,
         entry = header.c_name(name + suffix, "the library's name" if not suffix else "function")
         func.name = entry
         func.attrs["arg_names"] = tuple(cnames[:len(ins)])
-        out.append(CFunction(entry, kind, text, func, tuple(params[:len(ins)]), tuple(params[len(ins):]), declared.symbols, tuple(sizes), program.guards))
+        out.append(CFunction(entry, kind, text, func, tuple(params[:len(ins)]), tuple(params[len(ins):]), declared.symbols, tuple(sizes), program.guards,
+                             _call(kind, model, declared, program, names, chosen)))
     return out
 
 
@@ -265,14 +282,16 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
           flush_subnormals: bool = False) -> Built:
     """Compiles ``f`` and the derivatives asked for into a library that depends on nothing, and writes it with its header into the folder ``out``.
 
-    ``args``: texts ``"x: f64[n, 3]"`` in the order of the C inputs, or a dict of name to ``"f64[n, 3]"`` or to a dict, list or tuple of such (pytree arguments).
+    ``args``: texts ``"x: f64[n, 3]"`` in the order of the C inputs, or a dict of name to ``"f64[n, 3]"`` or to a dict, list or tuple of such (pytree arguments, also as
+    text: ``"p: {W: f64[n, 2], b: f64}"``).
     dtypes f64, f32, i64, i32, bool; sizes are numbers, names, or expressions such as ``2*n``; no brackets: one number; ``channels_last`` may follow. Parameters of
     ``f`` that are not named keep their defaults for ever (``Built.fixed``). Arrays that ``f`` captures are baked in.
 
     Functions written, NAME being ``name`` or the function's: NAME writes the results of ``f``; with ``grad=("x",)`` NAME_grad writes the results, then one gradient per
     name; with ``jvp`` NAME_jvp takes a tangent ``x_t`` per name after the inputs and writes the results, then the tangent of each; with ``hess`` NAME_hess writes the
     results, the gradient per name, then for each pair of names (a, b), b not before a, the second derivatives, of shape ``a.shape + b.shape``. Gradient and Hessian are
-    those of the first result, which must be one number. In C: ``int32_t NAME(inputs..., int64_t sizes in order of first appearance..., outputs..., void *workspace)``.
+    those of the first result, which must be one number. Python, by ``ag.load``, calls them as it calls ``f``: with its keywords, defaults and trees; gradients come in
+    the tree of their argument. In C: ``int32_t NAME(inputs..., int64_t sizes in order of first appearance..., outputs..., void *workspace)``.
 
     ``target``: native, x86-64-v3, x86-64-v4 or aarch64-linux-gnu. ``emit``: any of so, a, o, h, ll, asm, mlir, python (one file that needs NumPy alone); with h
     also NAME.pc and NAMEConfig.cmake. ``checks=False``: reads out of range are clamped, writes dropped. Files are equal for equal input.
@@ -311,7 +330,8 @@ def build(f: Callable[..., Any], args: Any, grad: Any = (), jvp: Any = (), hess:
     doc = _doc(f, title)
     if fixed:
         doc += f"\n\nFixed when built: {', '.join(f'{n} = {v}' for n, v in fixed.items())}."
-    functions = _functions(title, declared, program, _names("grad", grad), _names("jvp", jvp), _names("hess", hess), doc)
+    model = aot_calls.parameters(f, declared.nodes, declared.leaves, fixed)
+    functions = _functions(title, declared, program, _names("grad", grad), _names("jvp", jvp), _names("hess", hess), doc, model)
     compiled = any(k in ("so", "a", "o", "ll", "asm") for k in kinds)
     objects = cabi.build_objects(title, functions, machine, version=__version__, checks=checks, threads=most, flush=flush_subnormals) if compiled else None
     files = _write(Path(out), _contents(title, functions, objects, kinds, doc, machine, most, flush_subnormals))

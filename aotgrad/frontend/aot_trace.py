@@ -16,12 +16,15 @@ from aotgrad_runtime import modes
 from aotgrad_runtime.dtypes import int64
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
+from aotgrad_runtime.trees import Leaf, Node, leaves
 
+from .aot_calls import Wanted, node_of
 from .explained import explained_with_line
 from .front import unforeseen
 from .gathering import gathering
-from .pytree import TreeDef, tree_flatten, tree_unflatten
+from .pytree import TreeDef, tree_flatten, tree_unflatten, with_numbers
 from .randomness import States
+from .sizes import TracedNumber
 from .subtrace import as_value
 from .trace import Trace, TracedArray, raised_at, tracing
 from .watch import survey
@@ -40,13 +43,19 @@ class Tree:
 
 
 class Declared:
-    """The arguments as the user wrote them, flattened: ``leaves`` are (name, type); ``symbols`` the sizes in order of first appearance."""
+    """The arguments as the user wrote them, flattened: ``leaves`` are (name, type), ``paths`` how a caller would write them, ``nodes`` the tree of each argument;
+    ``symbols`` the sizes in order of first appearance."""
 
     def __init__(self, args: Sequence[tuple[str, Tree]]) -> None:
         self.args = list(args)
         self.leaves: list[tuple[str, TensorType]] = []
         self.owner: list[str] = []
+        self.paths: list[str] = []
+        self.nodes: list[tuple[str, Node]] = []
         for name, tree in self.args:
+            node = node_of(tree.shape, iter(range(len(self.leaves), len(self.leaves) + len(tree.types))), name)
+            self.nodes.append((name, node))
+            self.paths += [leaf.path for leaf in leaves(node)]
             paths = _paths(tree.shape, name)
             self.leaves += zip(paths, tree.types)
             self.owner += [name] * len(paths)
@@ -56,13 +65,28 @@ class Declared:
         """Leaves that the names mean: an argument means all its floating-point leaves."""
         out: list[int] = []
         for name in names:
-            found = [i for i, (leaf, _) in enumerate(self.leaves) if name in (leaf, self.owner[i])]
+            found = self._named(name)
             if not found:
                 raise AotgradValueError(f"{what}: there is no argument {name!r}; the arguments are {', '.join(n for n, _ in self.leaves) or 'none'}")
             kept = [i for i in found if self.leaves[i][1].dtype.is_differentiable]
             if not kept:
                 raise AotgradTypeError(f"{what}: argument {name} is {self.leaves[found[0]][1].dtype.name}; a derivative needs a floating-point argument (f64 or f32)")
             out += [i for i in kept if i not in out]
+        return out
+
+    def _named(self, name: str) -> list[int]:
+        """Leaves that a name means: an argument's, or the one that is called so in C or in Python."""
+        own = [i for i, owner in enumerate(self.owner) if owner == name]
+        return own or [i for i, (leaf, _) in enumerate(self.leaves) if name in (leaf, self.paths[i])]
+
+    def wanted(self, names: Sequence[str], order: Sequence[str]) -> list[Wanted]:
+        """What the names mean; ``order``: the parameters of the function."""
+        out = []
+        for name in names:
+            i = self._named(name)[0]
+            owner = self.owner[i]
+            label, tree = (name, dict(self.nodes)[name]) if name == owner else (self.leaves[i][0], Leaf(i))
+            out.append(Wanted(label, tree, order.index(owner)))
         return out
 
     def inputs(self) -> list[Named]:
@@ -85,11 +109,12 @@ def _paths(tree: TreeDef, base: str) -> list[str]:
 
 @record(frozen=True)
 class Program:
-    """The traced function: ``func`` in primitive ops, sizes known to be equal merged; ``names`` of its results; what every call must satisfy."""
+    """The traced function: ``func`` in primitive ops, sizes known to be equal merged; ``names`` of its results, and their tree; what every call must satisfy."""
 
     func: Func
     names: tuple[str, ...]
     guards: tuple[Guard, ...]
+    results: Node
 
 
 # ---- tracing ----------------------------------------------------------------------------------------------------------------------------
@@ -105,15 +130,15 @@ def trace(f: Callable[..., Any], name: str, declared: Declared, again: bool = Fa
     states = States(survey(f)[0])
     try:
         with tracing(here), gathering():
-            leaves, tree_out = tree_flatten(f(*positional, **keywords))
-            here.block.outputs = [as_value(x, here) for x in leaves]
+            found, tree_out = tree_flatten(f(*positional, **keywords))
+            here.block.outputs = [as_value(x, here) for x in found]
     except Exception as error:
-        found = explained_with_line(error)
-        if found is not error:
+        explained = explained_with_line(error)
+        if explained is not error:
             try:
-                raise found from None
+                raise explained from None
             finally:
-                del found
+                del explained
         if unforeseen(error) and _numbers_help(f, name, declared):
             where = "" if isinstance(error, AotgradError) else f"{raised_at(error)}: "
             raise AotgradTypeError(f"{where}{error}. A function called there needs a size as a Python integer, and {', '.join(declared.symbols)} "
@@ -121,10 +146,12 @@ def trace(f: Callable[..., Any], name: str, declared: Declared, again: bool = Fa
         raise
     if not again:
         states.check(name, lambda: trace(f, name, declared, again=True))
-    if not leaves:
+    if not found:
         raise AotgradTypeError(f"{name} returns nothing; return arrays or numbers")
+    plain = [type(x) in (bool, int, float) or isinstance(x, dims.Dim) or isinstance(x, TracedNumber) and x._weak for x in found]
+    results = node_of(with_numbers(tree_out, iter(plain)), iter(range(len(found))), f"{name}: the result", result=True)
     func = substitute_func(Func(name, here.block), here.equal.names)
-    return Program(stable(func), tuple(_result_names(tree_out)), tuple(_guards(here, declared)))
+    return Program(stable(func), tuple(_result_names(tree_out)), tuple(_guards(here, declared)), results)
 
 
 def _numbers_help(f: Callable[..., Any], name: str, declared: Declared) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Size
+from aotgrad_runtime.trees import make_dataclass, make_dict, plain_init
 
 from .static import static_key
 
@@ -81,7 +82,7 @@ def _flatten_dict(tree: Any, kind: type, leaves: list[Any], depth: int) -> TreeD
     exact: tuple[Any, ...] = ()
     if kind is defaultdict:
         exact = (tree.default_factory,)
-    elif kind.__init__ is not dict.__init__ and kind is not OrderedDict and kind is not Counter:  # type: ignore[misc]
+    elif not plain_init(kind):
         raise AotgradTypeError(f"{kind.__name__} is a dict with an __init__ of its own, which cannot be built again from its items; pass dict(...)")
     try:
         keys = list(tree) if kind is OrderedDict else sorted(tree)
@@ -112,20 +113,8 @@ def _unflatten(t: TreeDef, leaves: Any) -> Any:
     if t.meta == ("named",) and issubclass(t.kind, tuple):
         return t.kind._make(children)
     if t.meta[:1] == ("dataclass",) and isinstance(t.kind, type) and dataclasses.is_dataclass(t.kind):
-        return _dataclass(t.kind, dict(zip(t.meta[1:], children)))
-    if t.kind is defaultdict:
-        return defaultdict(t.exact[0], zip(t.meta, children))
-    return t.kind(zip(t.meta, children)) if t.kind is not Counter else Counter(dict(zip(t.meta, children)))
-
-
-def _dataclass(kind: Any, values: dict[str, Any]) -> Any:
-    """An object with these fields; where some are not taken by ``__init__``, all are set as they are."""
-    if all(f.init for f in dataclasses.fields(kind)):
-        return kind(**values)
-    out = object.__new__(kind)
-    for name, value in values.items():
-        object.__setattr__(out, name, value)
-    return out
+        return make_dataclass(t.kind, dict(zip(t.meta[1:], children)))
+    return make_dict(t.kind, t.exact[0] if t.kind is defaultdict else None, zip(t.meta, children))
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:

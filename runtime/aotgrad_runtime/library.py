@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import inspect
 import json
 import os
 import stat
@@ -21,11 +20,14 @@ from .call.match import dense_strides, out_shapes
 from .call.plain import plain_run
 from .dtypes import DType, as_dtype
 from .errors import AotgradAttributeError, AotgradError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
+from .library_call import Call, decode_call, flat_call
 from .records import record
+from .trees import kind_of
 
 __all__ = ["ERRORS", "FORMAT", "MAGIC", "Array", "BuiltLibrary", "Signature", "load", "read_description"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_FLAT: Final = 1  # before trees were recorded: functions take and give arrays one by one
 MAGIC: Final = b"agmeta\0\1"
 # What a function of a built library returns: code, name in C, meaning.
 ERRORS: Final = (
@@ -58,7 +60,10 @@ class Array:
 
 @record(frozen=True)
 class Signature:
-    """One function of a library. ``bind``: per size where to read it, (argument, axis, a, b): size = (length - b) / a; ``guards``: sizes that must be equal, and why."""
+    """One function of a library: ``inputs`` and ``outputs`` of the C form, and how Python calls it (``call``).
+
+    ``bind``: per size where to read it, (argument, axis, a, b): size = (length - b) / a; ``guards``: sizes that must be equal, and why.
+    """
 
     name: str
     kind: str
@@ -69,9 +74,14 @@ class Signature:
     bind: tuple[tuple[int, int, int, int] | None, ...]
     guards: tuple[tuple[int | str, int | str, str], ...]
     locations: tuple[str, ...]
+    call: Call
     long: bool = False  # a call with little data may last
 
     def __str__(self) -> str:
+        return self.call.text(self.name, self.inputs, self.outputs)
+
+    def flat(self) -> str:
+        """The C form, without sizes and workspace."""
         ins = ", ".join(f"{a.name}: {a}" for a in self.inputs)
         outs = ", ".join(f"{a.name}: {a}" for a in self.outputs)
         return f"{self.name}({ins}) -> {outs if len(self.outputs) == 1 else f'({outs})'}"
@@ -81,7 +91,7 @@ class Signature:
         lines = [str(self), ""]
         if self.doc:
             lines += [self.doc, ""]
-        lines += [f"{a.name}: {a.doc or a}" for a in (*self.inputs, *self.outputs)]
+        lines += [f"{name}: {a.doc or a}" for name, a in zip([*self.call.paths, *(a.name for a in self.outputs)], (*self.inputs, *self.outputs))]
         return "\n".join([*lines, *(f"Sizes: {why}." for _, _, why in self.guards)])
 
 
@@ -93,7 +103,19 @@ def _signature(d: Mapping[str, Any]) -> Signature:
     bind = tuple(None if b is None else (b[0], b[1], b[2], b[3]) for b in d["bind"])
     guards = tuple((a, b, why) for a, b, why in d["guards"])
     inputs, outputs = (tuple(map(_array, d[k])) for k in ("inputs", "outputs"))
-    return Signature(d["name"], d["kind"], d["doc"], inputs, outputs, tuple(d["sizes"]), bind, guards, tuple(d["locations"]), d.get("long", False))
+    if "python" in d:
+        call = decode_call(d["python"], len(inputs), len(outputs), lambda i, x: fits(inputs[i], x))
+    else:
+        call = flat_call([a.name for a in inputs], len(outputs))
+    return Signature(d["name"], d["kind"], d["doc"], inputs, outputs, tuple(d["sizes"]), bind, guards, tuple(d["locations"]), call, d.get("long", False))
+
+
+def fits(a: Array, x: Any) -> bool:
+    """Whether numbers, as plain data has them, can be an argument."""
+    try:
+        return all(not isinstance(want, int) or want == n for want, n in zip(a.shape, _converted(a, a.name, x, "").shape))
+    except AotgradError:
+        return False
 
 
 def read_description(data: bytes, name: str, *, any_machine: bool = True) -> tuple[str, dict[str, Any]]:
@@ -104,12 +126,18 @@ def read_description(data: bytes, name: str, *, any_machine: bool = True) -> tup
     loader.check_library(data, name, any_machine=any_machine)
     try:
         found = _find_description(data)
-    except (struct.error, ValueError, IndexError, UnicodeDecodeError):
+    except (struct.error, ValueError, IndexError, UnicodeDecodeError, RecursionError):
         found = None
     if found is None:
         raise AotgradValueError(f"{name} is a library of aotgrad without a description (a compiled function of the cache?); load what ag.aot.build wrote")
-    if found[1].get("format") != FORMAT:
-        raise AotgradValueError(f"{name} has description format {found[1].get('format')}, this aotgrad reads {FORMAT}; build it again, or load it where it was built")
+    if found[1].get("format") not in (_FLAT, FORMAT):
+        raise AotgradValueError(f"{name} has description format {found[1].get('format')}, this aotgrad reads {_FLAT} and {FORMAT}; build it again, or load it where it "
+                                "was built")
+    try:
+        for d in found[1]["functions"]:
+            _signature(d)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+        raise AotgradValueError(f"{name} has a description that is damaged ({type(error).__name__}: {error}); build it again") from None
     return found
 
 
@@ -158,18 +186,10 @@ def _value(node: ast.expr, env: Mapping[str, int]) -> int:
     raise AotgradValueError(f"the size expression {ast.unparse(node)} is not understood; the library may be newer than this aotgrad")
 
 
-def _apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """What to do with containers: a library has a parameter for each array in them."""
-    given = next((x for x in (*args, *kwargs.values()) if isinstance(x, (Mapping, tuple, list))), None)
-    if given is None:
-        return ""
-    return f". A library takes the arrays of a {type(given).__name__} one by one, each as a parameter that is named by the way to it"
-
-
 # ---- one function -----------------------------------------------------------------------------------------------------------------------
 
 class _Function:
-    """The Python path of a function: converts arguments, checks sizes, allocates results. The trampoline serves what needs none of that."""
+    """The Python path of a function's C form: converts arrays, checks sizes, allocates results. The trampoline serves what needs none of that."""
 
     def __init__(self, signature: Signature, library: loader.Library, addresses: Sequence[int], ctx: int) -> None:
         self.signature, self.library, self.ctx = signature, library, ctx
@@ -177,16 +197,10 @@ class _Function:
         outs = [OutSpec(a.dtype, (None,) * len(a.shape), a.order, not a.shape) for a in signature.outputs]
         self.instance = Instance(self.kernel, (), (), workspace=self.workspace, ctx=ctx, release_bytes=0, keepalive=library)
         self.results = Instance(self.kernel, (), outs, shapes=self.shapes, keepalive=library)
-        self.python = inspect.Signature([inspect.Parameter(a.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str(a)) for a in signature.inputs])
+        self.paths = signature.call.paths
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            bound = self.python.bind(*args, **kwargs)
-        except TypeError as error:
-            raise AotgradTypeError(f"{self.signature.name}: {self._absent(args, kwargs) or error}; it is {self.signature}{_apart(args, kwargs)}") from None
-        if any(isinstance(x, Mapping) for x in bound.arguments.values()):
-            raise AotgradTypeError(f"{self.signature.name} is {self.signature}{_apart(args, kwargs)}")
-        arrays = [_converted(a, bound.arguments[a.name], self.signature.name) for a in self.signature.inputs]
+    def __call__(self, *given: Any) -> Any:
+        arrays = [_converted(a, path, x, self.signature.name) for a, path, x in zip(self.signature.inputs, self.paths, given)]
         sizes = self._sizes(arrays)
         shapes = out_shapes(self.results, sizes)
         outs = [np.ndarray(s, a.dtype.np, strides=dense_strides(s, a.order, a.dtype.itemsize)) for a, s in zip(self.signature.outputs, shapes)]
@@ -195,13 +209,6 @@ class _Function:
             self.failed(code, info)
         values = tuple(o[()] if o.ndim == 0 else o for o in outs)
         return values[0] if len(values) == 1 else values
-
-    def _absent(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The arguments that a call lacks; "" where it has them all, or others too, which Python says well."""
-        names = [a.name for a in self.signature.inputs]
-        lacking = [name for name in names[len(args):] if name not in kwargs]
-        said = "a required argument" if len(lacking) == 1 else "required arguments"
-        return f"missing {said}: {', '.join(map(repr, lacking))}" if lacking and not kwargs.keys() - set(names[len(args):]) else ""
 
     def _sizes(self, arrays: Sequence[Any]) -> list[int]:
         s = self.signature
@@ -212,14 +219,14 @@ class _Function:
             i, axis, a, b = where
             env[symbol], rest = divmod(arrays[i].shape[axis] - b, a)
             if rest or env[symbol] < 0:
-                where_text = f"argument {s.inputs[i].name} has size {arrays[i].shape[axis]} in dim {axis}"
+                where_text = f"argument {self.paths[i]} has size {arrays[i].shape[axis]} in dim {axis}"
                 raise AotgradValueError(f"{s.name}: {where_text}, which is not {s.inputs[i].shape[axis]} for any {symbol}")
-        for array, x in zip(s.inputs, arrays):
+        for array, path, x in zip(s.inputs, self.paths, arrays):
             for axis, (want, n) in enumerate(zip(array.shape, x.shape)):
                 number = _evaluate(want, env)
                 if number != n:
                     meant = f"{want}" if isinstance(want, int) else f"{want} = {number}"
-                    raise AotgradValueError(f"{s.name}: argument {array.name} has size {n} in dim {axis}, it should be {meant} ({s})")
+                    raise AotgradValueError(f"{s.name}: argument {path} has size {n} in dim {axis}, it should be {meant} ({s})")
         return [env[symbol] for symbol in s.sizes]
 
     def failed(self, code: int, info: Sequence[int]) -> Any:
@@ -249,23 +256,45 @@ class _Function:
         return made
 
 
-def _converted(a: Array, given: Any, function: str) -> Any:
+class _Model:
+    """A call as the model takes it: binds parameters, takes trees apart, and gives results in theirs. ``flat``: the C form."""
+
+    def __init__(self, signature: Signature, flat: Callable[..., Any]) -> None:
+        self.signature, self.call, self.flat = signature, signature.call, flat
+        self.single = len(signature.outputs) == 1
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            given = self.call.bound(args, kwargs)
+        except (AotgradTypeError, AotgradValueError) as error:
+            raise type(error)(f"{self.signature.name}: {error}; it is {self.signature.name}({self.call.taken(self.signature.inputs)})") from None
+        try:
+            arrays = self.call.arrays(given)
+        except (AotgradTypeError, AotgradValueError) as error:
+            raise type(error)(f"{self.signature.name}: {error}") from None
+        found = self.flat(*arrays)
+        return self.call.results.give((found,) if self.single else found, given, None)
+
+
+def _converted(a: Array, name: str, given: Any, function: str) -> Any:
     """A dense array of the argument's dtype, rank and memory order. Numbers and lists take the dtype; arrays convert where no value can be lost."""
+    if given is None or isinstance(given, Mapping):
+        raise AotgradTypeError(f"{function}: argument {name} should be {a}, {kind_of(given)} was given")
     weak = not hasattr(given, "dtype")
     try:
         x = np.asarray(given)
     except AotgradError:
         raise
     except (ValueError, TypeError) as error:
-        raise AotgradTypeError(f"{function}: argument {a.name} should be {a}, {type(given).__name__} is no array ({error})") from None
+        raise AotgradTypeError(f"{function}: argument {name} should be {a}, {type(given).__name__} is no array ({error})") from None
     want = np.dtype(a.dtype.np)
     fits = x.dtype == want or np.can_cast(x.dtype, want, "safe") or (weak and x.dtype.kind in "biuf" and (np.can_cast(x.dtype, want, "same_kind") or x.size == 0))
     if not fits or x.dtype.kind not in "biuf":
-        raise AotgradTypeError(f"{function}: argument {a.name} should be {a}, its dtype is {x.dtype}; convert it with .astype(np.{want})")
+        raise AotgradTypeError(f"{function}: argument {name} should be {a}, its dtype is {x.dtype}; convert it with .astype(np.{want})")
     if x.ndim != len(a.shape):
-        raise AotgradValueError(f"{function}: argument {a.name} should be {a}, it has rank {x.ndim} (shape {x.shape})")
+        raise AotgradValueError(f"{function}: argument {name} should be {a}, it has rank {x.ndim} (shape {x.shape})")
     if weak and want.kind in "iu" and x.size and not np.array_equal(x.astype(want), x):
-        raise AotgradValueError(f"{function}: argument {a.name} holds a number that does not fit {want}")
+        raise AotgradValueError(f"{function}: argument {name} holds a number that does not fit {want}")
     if a.order is None:
         return np.ascontiguousarray(x, want).reshape(x.shape)
     return np.ascontiguousarray(x.transpose(a.order), want).transpose(np.argsort(a.order))
@@ -276,8 +305,9 @@ def _converted(a: Array, given: Any, function: str) -> Any:
 class BuiltLibrary:
     """A loaded library: its functions are attributes, ``signatures`` their types by name, ``description`` the whole description, ``path`` the file.
 
-    Functions take NumPy arrays (any strides), numbers and lists, by position or keyword; they return NumPy arrays and scalars, several results as a tuple.
-    They are safe to call from many threads.
+    Functions take what the model took: NumPy arrays (any strides), numbers and lists, in the dicts, tuples, lists, named tuples and dataclasses that they were built
+    with, by position or keyword, with the model's defaults. They return the model's trees of NumPy arrays and scalars; gradients come in the containers of the argument
+    that they are for. Parameters that the build fixed take that value alone. They are safe to call from many threads.
     """
 
     def __init__(self, path: str, description: dict[str, Any], library: loader.Library, symbol: str) -> None:
@@ -295,10 +325,15 @@ class BuiltLibrary:
     def _callable(self, s: Signature, library: loader.Library, addresses: Sequence[int]) -> Any:
         shared = pool.context() if self.description.get("threads", 1) > 1 and pool.unusable() is None else 0
         function = _Function(s, library, addresses, shared)
-        made: Any = make_callable(s.name, function, doc=s.text(), module=__name__, qualname=s.name, reduce=lambda _: (_restored, (self.path, s.name)))
-        made.__signature__ = function.python
+        flat: Any = function
+        if not s.call.plainly:
+            flat = make_callable(s.name, function)
+            for instance in function.instances():
+                flat.add_instance(instance)
+        made: Any = make_callable(s.name, _Model(s, flat), doc=s.text(), module=__name__, qualname=s.name, reduce=lambda _: (_restored, (self.path, s.name)))
+        made.__signature__ = s.call.signature(s.inputs)
         made.signature = s
-        for instance in function.instances():
+        for instance in function.instances() if s.call.plainly else ():
             made.add_instance(instance)
         return made
 
@@ -330,6 +365,8 @@ def describe_text(description: Mapping[str, Any]) -> str:
     for d in description["functions"]:
         s = _signature(d)
         lines.append(f"  {s}")
+        if not s.call.plainly:
+            lines.append(f"    in C: {s.flat()}")
         if s.sizes:
             lines.append(f"    sizes: {', '.join(s.sizes)}")
         lines += [f"    {why}" for _, _, why in s.guards]
