@@ -108,7 +108,7 @@ def _default(tree: Node, value: Any, leaves: Sequence[tuple[str, TensorType]]) -
     """The model's default as numbers; None where it is of another type than the argument, and callers have to give one."""
     found: dict[int, Any] = {}
     try:
-        tree.take(value, found.__setitem__)
+        tree.take(value, found)
         numbers = [(i, np.asarray(x).tolist()) for i, x in found.items()]
     except (AotgradError, TypeError, ValueError):
         return None

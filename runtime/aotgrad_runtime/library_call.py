@@ -60,6 +60,7 @@ class Call:
     def __init__(self, parameters: Sequence[Parameter], results: Node) -> None:
         self.parameters, self.results = tuple(parameters), results
         self.names = [p.name for p in self.parameters]
+        self._trees = [p.tree for p in self.parameters]
         self.positional = sum(p.kind != "keyword" for p in self.parameters)
         self.inputs = 0
         for p in self.parameters:
@@ -70,7 +71,8 @@ class Call:
                 node.name = self.names[node.param]
         seen: set[int] = set()
         for leaf in trees.leaves(results):
-            leaf.again = leaf.at in seen
+            if leaf.at in seen:
+                leaf.repeat()
             seen.add(leaf.at)
         # Whether the C form's arrays by position, and its results as they are, are what Python takes and gives.
         kept = [p for p in self.parameters if p.tree is not None]
@@ -78,6 +80,9 @@ class Call:
         outs = results.parts if isinstance(results, Items) and results.kind == "tuple" and len(results.parts) > 1 else (results,)
         same = all(isinstance(x, Leaf) and x.at == i and not (x.turn or x.number) for i, x in enumerate(outs))
         self.plainly = flat and same and list(self.parameters[:len(kept)]) == kept
+        # How many arguments by position are the usual call: all that have a type and come first, where the others have defaults.
+        usual = next((i for i, p in enumerate(self.parameters) if p.tree is None or p.kind == "keyword" or p.default is not None), len(self.parameters))
+        self._plain = usual if all(p.tree is None or p.default is not None for p in self.parameters[usual:]) else -1
         self._defaults = [None if p.default is None or p.tree is None else _built(p.tree, p.default) for p in self.parameters]
 
     @property
@@ -99,9 +104,11 @@ class Call:
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What is given for each parameter. Raises ``AotgradTypeError`` for calls that the model's signature refuses, ``AotgradValueError`` for other values of fixed
         parameters."""
+        count = len(args)
+        if not kwargs and count == self._plain:
+            return [*args, *self._defaults[count:]]
         out: list[Any] = []
         lacking: list[str] = []
-        count = len(args)
         used = 0
         for i, p in enumerate(self.parameters):
             keyword = p.kind != "positional" and p.name in kwargs
@@ -131,9 +138,9 @@ class Call:
     def arrays(self, given: Sequence[Any]) -> list[Any]:
         """The arrays of the C form. Raises ``AotgradTypeError`` or ``AotgradValueError`` that names the place where the structure is another one."""
         out = [None] * self.inputs
-        for p, x in zip(self.parameters, given):
-            if p.tree is not None:
-                p.tree.take(x, out.__setitem__)
+        for tree, x in zip(self._trees, given):
+            if tree is not None:
+                tree.take(x, out)
         return out
 
     # ---- for people -----------------------------------------------------------------------------------------------------------------

@@ -87,12 +87,12 @@ def kind_of(x: Any) -> str:
 # ---- nodes --------------------------------------------------------------------------------------------------------------------------
 
 class Node:
-    """One place of a tree. ``path``: how a caller would write it (``params['w']``)."""
+    """One place of a tree. ``path``: how a caller would write it (``params['w']``); ``bare``: the number of an array that is taken and given as it is, else -1."""
 
-    __slots__ = ("path",)
+    __slots__ = ("bare", "path")
 
     def __init__(self) -> None:
-        self.path = ""
+        self.path, self.bare = "", -1
 
     @property
     def parts(self) -> Sequence[Node]:
@@ -110,8 +110,8 @@ class Node:
             part.named(path + step)
         return self
 
-    def take(self, given: Any, put: Callable[[int, Any], Any]) -> None:
-        """Gives ``put`` each array in ``given`` with its number. Raises ``AotgradTypeError`` or ``AotgradValueError`` where ``given`` has another structure."""
+    def take(self, given: Any, out: Any) -> None:
+        """Sets in ``out`` each array of ``given`` by its number. Raises ``AotgradTypeError`` or ``AotgradValueError`` where ``given`` has another structure."""
         raise NotImplementedError
 
     def give(self, arrays: Any, args: Sequence[Any], given: Any) -> Any:
@@ -135,10 +135,15 @@ class Leaf(Node):
     def __init__(self, at: int, turn: int = 0, number: bool = False, ignored: bool = False) -> None:
         super().__init__()
         self.at, self.turn, self.number, self.ignored, self.again = at, turn, number, ignored, False
+        self.bare = -1 if turn or number or ignored else at
 
-    def take(self, given: Any, put: Callable[[int, Any], Any]) -> None:
+    def repeat(self) -> None:
+        """Another place of the same results has the array: this one gets a copy."""
+        self.again, self.bare = True, -1
+
+    def take(self, given: Any, out: Any) -> None:
         if not self.ignored:
-            put(self.at, given)
+            out[self.at] = given
 
     def give(self, arrays: Any, args: Sequence[Any], given: Any) -> Any:
         x = arrays[self.at]
@@ -158,7 +163,7 @@ class Nothing(Node):
 
     __slots__ = ()
 
-    def take(self, given: Any, put: Callable[[int, Any], Any]) -> None:
+    def take(self, given: Any, out: Any) -> None:
         if given is not None:
             raise AotgradTypeError(f"argument {self.path} should be None, {kind_of(given)} was given")
 
@@ -188,19 +193,22 @@ class Items(Node):
     def steps(self) -> list[str]:
         return [f"[{i}]" for i in range(len(self.items))]
 
-    def take(self, given: Any, put: Callable[[int, Any], Any]) -> None:
+    def take(self, given: Any, out: Any) -> None:
         if not isinstance(given, (tuple, list)):
             raise AotgradTypeError(f"argument {self.path} should be a {self.kind} of {len(self.items)}, {kind_of(given)} was given")
         if len(given) != len(self.items):
             lacking = f": {self.items[len(given)].path} is missing" if len(given) < len(self.items) else f": there is no {self.path}[{len(self.items)}]"
             raise AotgradValueError(f"argument {self.path} should be a {self.kind} of {len(self.items)}, one of {len(given)} was given{lacking}")
         for x, part in zip(given, self.items):
-            part.take(x, put)
+            if part.bare >= 0:
+                out[part.bare] = x
+            else:
+                part.take(x, out)
 
     def give(self, arrays: Any, args: Sequence[Any], given: Any) -> Any:
         if given is None:
             return _ITEMS[self.kind]([part.give(arrays, args, None) for part in self.items])
-        made = [part.give(arrays, args, x) for part, x in zip(self.items, given)]
+        made = [arrays[part.bare] if part.bare >= 0 else part.give(arrays, args, x) for part, x in zip(self.items, given)]
         return tuple.__new__(type(given), made) if hasattr(given, "_fields") else made if isinstance(given, list) else tuple(made)
 
     def plain(self) -> Any:
@@ -214,11 +222,12 @@ class Items(Node):
 class Keys(Node):
     """A dict."""
 
-    __slots__ = ("factory", "keys", "kind", "values")
+    __slots__ = ("factory", "keys", "kind", "places", "values")
 
     def __init__(self, kind: str, keys: Sequence[Any], values: Sequence[Node], factory: str = "") -> None:
         super().__init__()
         self.kind, self.keys, self.values, self.factory = kind, tuple(keys), tuple(values), factory
+        self.places = dict(zip(self.keys, self.values))
 
     @property
     def parts(self) -> Sequence[Node]:
@@ -227,26 +236,42 @@ class Keys(Node):
     def steps(self) -> list[str]:
         return [f"[{k!r}]" for k in self.keys]
 
-    def take(self, given: Any, put: Callable[[int, Any], Any]) -> None:
-        if not isinstance(given, Mapping):
+    def take(self, given: Any, out: Any) -> None:
+        if type(given) is not dict and not isinstance(given, Mapping):
             raise AotgradTypeError(f"argument {self.path} should be a dict with the keys {_listed(self.keys)}, {kind_of(given)} was given")
+        keys = self.keys
+        if len(given) != len(keys) or type(given) is not dict and not all(k in given for k in keys):
+            self._differs(given)
+        at = 0
+        try:
+            for part in self.values:
+                x = given[keys[at]]
+                at += 1
+                if part.bare >= 0:
+                    out[part.bare] = x
+                else:
+                    part.take(x, out)
+        except KeyError:
+            self._differs(given)
+            raise
+
+    def _differs(self, given: Any) -> None:
+        """Raises ``AotgradValueError`` if the keys are not those of the build."""
         if len(given) != len(self.keys) or not all(k in given for k in self.keys):
             lacking = [part.path for k, part in zip(self.keys, self.values) if k not in given]
             extra = [f"{self.path}[{k!r}]" for k in given if k not in self.keys]
             wrong = [f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"] if lacking else []
             wrong += [f"there is no {', '.join(extra)}"] if extra else []
             raise AotgradValueError(f"argument {self.path} should have the keys {_listed(self.keys) or '(none)'}: {', and '.join(wrong)}")
-        for k, part in zip(self.keys, self.values):
-            part.take(given[k], put)
 
     def give(self, arrays: Any, args: Sequence[Any], given: Any) -> Any:
         if given is None:
-            items = [(k, part.give(arrays, args, None)) for k, part in zip(self.keys, self.values)]
+            items = [(k, arrays[part.bare] if part.bare >= 0 else part.give(arrays, args, None)) for k, part in zip(self.keys, self.values)]
             return make_dict(_DICTS[self.kind], FACTORIES[self.factory], items)
-        made = {k: part.give(arrays, args, given[k]) for k, part in zip(self.keys, self.values)}
+        parts = self.places
+        made = {k: arrays[part.bare] if part.bare >= 0 else part.give(arrays, args, given[k]) for k in given for part in (parts[k],)}  # in the caller's order
         kind = type(given)
-        ordered = {k: made[k] for k in given}  # in the caller's order
-        return ordered if kind is dict or not isinstance(given, dict) or not plain_init(kind) else make_dict(kind, getattr(given, "default_factory", None), ordered)
+        return made if kind is dict or not isinstance(given, dict) or not plain_init(kind) else make_dict(kind, getattr(given, "default_factory", None), made)
 
     def plain(self) -> Any:
         return ["dict", self.kind, self.factory, [_plain_key(k) for k in self.keys], [part.plain() for part in self.values]]
@@ -276,7 +301,7 @@ class Fields(Node):
         """The name of the class."""
         return self.cls.rpartition(".")[2]
 
-    def take(self, given: Any, put: Callable[[int, Any], Any]) -> None:
+    def take(self, given: Any, out: Any) -> None:
         what = "a named tuple" if self.kind == "named" else "a dataclass"
         if self.kind == "named":
             found = getattr(given, "_fields", None) if isinstance(given, tuple) else None
@@ -288,7 +313,7 @@ class Fields(Node):
             wrong = next((f"{self.path}.{n} is missing" for n in self.names if n not in found), f"{type(given).__name__} has {', '.join(found)}")
             raise AotgradValueError(f"argument {self.path} should be {what} with the fields {', '.join(self.names)}: {wrong}")
         for n, part in zip(self.names, self.values):
-            part.take(getattr(given, n), put)
+            part.take(getattr(given, n), out)
 
     def give(self, arrays: Any, args: Sequence[Any], given: Any) -> Any:
         if given is None:
