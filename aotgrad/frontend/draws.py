@@ -10,7 +10,7 @@ from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.dtypes import float32, float64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
-from aotgrad_runtime.limits import finfo
+from aotgrad_runtime.limits import finfo, iinfo
 from aotgrad_runtime.tensor import Tensor
 
 from . import factories, inplace
@@ -160,7 +160,30 @@ def exponential_(self: Any, lambd: float = 1.0, *, generator: Generator | None =
     return _put(self, drawn, "exponential_")
 
 
+_EXACT = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # bits in which whole numbers are exact
+
+
+def random_(self: Any, from_: int = 0, to: int | None = None, *, generator: Generator | None = None, **named: Any) -> Any:
+    """Every element becomes a whole number in [from, to), all equally likely; ``random_(to)`` begins at 0; without bounds as many as the dtype holds exactly. In place.
+
+    >>> import aotgrad as ag
+    >>> bool((ag.empty(5).random_(2, 4) >= 2).all())
+    True
+    """
+    from_ = named.pop("from", from_)
+    if named:
+        raise AotgradTypeError(f"{user_loc()}: random_: got an unexpected argument {[*named][0]!r}; it takes from, to and generator")
+    low, high = (from_, to) if to is not None else (0, from_)
+    if to is None and not from_:
+        name = self._dtype.name
+        high = 2 if name == "bool" else 1 << _EXACT[name] if name in _EXACT else iinfo(self._dtype).max
+        high += name in _EXACT
+    if low >= high:
+        raise AotgradRuntimeError(f"{user_loc()}: random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    return _put(self, f.astype(randint(low, high, tuple(self.shape), generator=generator), self._dtype), "random_")
+
+
 DRAWS = {g.__name__: g for g in (normal, bernoulli, multinomial, randint_like)}
 """Functions of the namespace, by name."""
-DRAW_METHODS = {g.__name__: g for g in (bernoulli, multinomial, normal_, uniform_, bernoulli_, exponential_)}
+DRAW_METHODS = {g.__name__: g for g in (bernoulli, multinomial, normal_, uniform_, bernoulli_, exponential_, random_)}
 """Methods of tensors, by name."""

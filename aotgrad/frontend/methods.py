@@ -57,6 +57,7 @@ from .queries import (
     positive,
     real,
 )
+from .rarer import RARER, RARER_METHODS
 from .sizes import TracedNumber, equal_sizes
 from .trace import Traced, user_loc
 from .views import ViewExtra
@@ -691,7 +692,7 @@ def table() -> OpsTable:
         registered[name] = FUNCTIONS[name]
         if front.inplace:
             registered[f"{name}_"] = _inplace_method(public, f"{name}_")
-    methods.update({**registered, **FURTHER_METHODS, **ORDERED_METHODS, **DRAW_METHODS, **_extra_methods()})
+    methods.update({**registered, **FURTHER_METHODS, **RARER_METHODS, **ORDERED_METHODS, **DRAW_METHODS, **_extra_methods()})
     return OpsTable(add=methods["__add__"], methods=methods, array_methods=_array_table(), cast=_converted,
                     guard=lambda method, name: method if registered.get(name) is method or hasattr(method, "_told") else told_method(method, name))
 
@@ -717,7 +718,8 @@ ATTRIBUTES: dict[str, Any] = {
     "is_complex": is_complex, "is_signed": is_signed, "is_inference": is_inference, "is_same_size": is_same_size, "is_nonzero": is_nonzero, "positive": positive,
     "real": real, "imag": imag, "conj": conj, "fill_": _fill, "zero_": _zero, "detach_": ledger.detach_, **_in_place_functions(),
     "select": _select, "nonzero": _nonzero, "clone": _clone,
-    "masked_select": _masked_select, **PUBLIC, **FURTHER, **ORDERED, **DRAWS, "addmv_": FURTHER_METHODS["addmv_"], "logit_": FURTHER_METHODS["logit_"],
+    "masked_select": _masked_select, **PUBLIC, **FURTHER, **RARER, **ORDERED, **DRAWS, "addmv_": FURTHER_METHODS["addmv_"], "logit_": FURTHER_METHODS["logit_"],
+    **{name: RARER_METHODS[name] for name in ("gcd_", "index_put_", "lcm_", "ldexp_")},
 }
 ATTRIBUTES = {name: told(fn, name) for name, fn in ATTRIBUTES.items()}
 """Public functions that are not in the registry."""

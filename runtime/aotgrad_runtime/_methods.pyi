@@ -269,6 +269,12 @@ class TensorMethods:
         """The tensor with its elements dense in ``memory_format``: itself if they are, else a copy."""
     def copy_(self, src: Operand, non_blocking: _bool = ...) -> Tensor:
         """Takes the values of ``src``, broadcast and converted. In place."""
+    def copysign(self, other: Operand) -> Tensor:
+        """The size of ``input`` with the sign of ``other`` (a tensor or a number; of -0.0 too). Integers become floats; the derivative is 0 at 0, and in ..."""
+    def copysign_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """``copysign``, written into the tensor."""
+    def corrcoef(self) -> Tensor:
+        """Correlations of variables in rows: ``cov`` over both standard deviations, within [-1, 1]."""
     def cos(self) -> Tensor:
         """Cosine, for arguments of any size."""
     def cos_(self) -> Tensor:
@@ -279,6 +285,8 @@ class TensorMethods:
         """Hyperbolic cosine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
     def count_nonzero(self, dim: Any = ...) -> Tensor:
         """How many elements are not 0."""
+    def cov(self, *, correction: _int = ..., fweights: Any = ..., aweights: Any = ...) -> Tensor:
+        """Covariances of variables in rows, observations in columns: (n, n), a number for a vector. ``fweights``: how often each observation was made, whole ..."""
     def cpu(self) -> Tensor:
         """The tensor itself: the CPU is all there is."""
     def cross(self, other: Operand, dim: Any = ...) -> Tensor:
@@ -303,6 +311,8 @@ class TensorMethods:
         """The matrix with the elements of ``input`` on a diagonal."""
     def diagonal(self, offset: _int = ..., dim1: _int = ..., dim2: _int = ...) -> Tensor:
         """The diagonal of two dims, as the last dim."""
+    def diagonal_scatter(self, src: Operand, offset: _int = ..., dim1: _int = ..., dim2: _int = ...) -> Tensor:
+        """``input`` with ``src`` in the place of its diagonal."""
     def diff(self, n: _int = ..., dim: Any = ...) -> Tensor:
         """Differences of neighbours along ``dim``, ``n`` times."""
     def dist(self, other: Operand, p: _int = ...) -> Tensor:
@@ -359,6 +369,8 @@ class TensorMethods:
         """Every element becomes exponential with rate ``lambd``. In place."""
     def fill_(self, value: Operand) -> Tensor:
         """Every element becomes ``value`` (a number or 0-d tensor). In place."""
+    def fill_diagonal_(self, fill_value: Any, wrap: _bool = ...) -> Tensor:
+        """``fill_value`` on the main diagonal, in place. ``wrap``: of a matrix with more rows than columns it begins again a row below its end."""
     def fix(self) -> Tensor:
         """x rounded towards zero."""
     def fix_(self) -> Tensor:
@@ -399,6 +411,10 @@ class TensorMethods:
         """What is behind the point, with the sign of x. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result ..."""
     def gather(self, dim: Any, index: Operand) -> Tensor:
         """Elements of x at ``index`` along ``dim``, the other places as in ``index``."""
+    def gcd(self, other: Operand) -> Tensor:
+        """The greatest common divisor of integers, element by element; of 0 and 0 it is 0."""
+    def gcd_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """``gcd``, written into the tensor."""
     def ge(self, other: Operand) -> Tensor:
         """x >= y, elementwise."""
     def ge_(self, other: Operand) -> Tensor:
@@ -448,6 +464,10 @@ class TensorMethods:
         """``input`` with ``value`` in the slices at the places of ``index`` along ``dim``."""
     def index_fill_(self, dim: Any, index: Any, value: Operand) -> Tensor:
         """``index_fill``, written into the tensor."""
+    def index_put(self, indices: Any, values: Any, accumulate: _bool = ...) -> Tensor:
+        """``input`` with ``values`` at the places that ``indices`` (a tensor for each of the first dims) name; ``accumulate``: added, as often as a place is ..."""
+    def index_put_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """``index_put``, written into the tensor."""
     def index_select(self, dim: Any, index: Operand) -> Tensor:
         """Slices of x along ``dim``, at the places of ``index``."""
     def inner(self, other: Operand) -> Tensor:
@@ -474,6 +494,14 @@ class TensorMethods:
         """Kronecker product."""
     def kthvalue(self, k: Any, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """The ``k``-th smallest element along ``dim`` (from 1), and where it stands: (values, indices)."""
+    def lcm(self, other: Operand) -> Tensor:
+        """The least common multiple of integers, element by element; 0 where one of them is."""
+    def lcm_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """``lcm``, written into the tensor."""
+    def ldexp(self, other: Operand) -> Tensor:
+        """``input * 2 ** other``."""
+    def ldexp_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """``ldexp``, written into the tensor."""
     def le(self, other: Operand) -> Tensor:
         """x <= y, elementwise."""
     def le_(self, other: Operand) -> Tensor:
@@ -547,6 +575,10 @@ class TensorMethods:
         """x with ``value`` where the mask holds."""
     def masked_fill_(self, mask: Operand, value: Operand) -> Tensor:
         """x with ``value`` where the mask holds. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of ..."""
+    def masked_scatter(self, mask: Any, source: Any) -> Tensor:
+        """``input`` with the elements of ``source``, in order, where ``mask`` holds. Raises ``AotgradRuntimeError`` for too few of them."""
+    def masked_scatter_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """``masked_scatter``, written into the tensor."""
     def masked_select(self, mask: Any) -> Tensor:
         """The elements where ``mask`` holds, as a vector; the two broadcast."""
     def matmul(self, other: Operand) -> Tensor:
@@ -615,6 +647,10 @@ class TensorMethods:
         """A fresh tensor with a copy of ``data`` (numbers, lists of them, an array), of this tensor's dtype where ``dtype`` does not say another."""
     def new_zeros(self, *size: Any, dtype: Any = ..., requires_grad: _bool = ..., device: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """A fresh tensor of shape ``size`` (whole numbers, or one tuple of them), filled with 0, of this tensor's dtype where ``dtype`` does not say ..."""
+    def nextafter(self, other: Operand) -> Tensor:
+        """The next number after ``input`` towards ``other``, of their dtype. It has no derivative; in compiled functions it is an error."""
+    def nextafter_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """``nextafter``, written into the tensor."""
     def nonzero(self, as_tuple: _bool = ...) -> Any:
         """Places of the elements that are not 0: one row each, or one tensor per dim."""
     def norm(self, p: str = ..., dim: Any = ..., keepdim: _bool = ..., dtype: Any = ...) -> Tensor:
@@ -639,10 +675,16 @@ class TensorMethods:
         """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1)."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Product over ``dim``."""
+    def put(self, index: Any, source: Any, accumulate: _bool = ...) -> Tensor:
+        """``input`` with ``source`` at the places ``index`` of its elements in order, whatever its shape; ``accumulate``: added."""
+    def put_(self, *args: Any, **kwargs: Any) -> Tensor:
+        """``put``, written into the tensor."""
     def rad2deg(self) -> Tensor:
         """Radians as degrees."""
     def rad2deg_(self) -> Tensor:
         """Radians as degrees. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
+    def random_(self, from_: _int = ..., to: Any = ..., *, generator: Any = ..., **named: Any) -> Tensor:
+        """Every element becomes a whole number in [from, to), all equally likely; ``random_(to)`` begins at 0; without bounds as many as the dtype holds ..."""
     def ravel(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor:
         """Dims start_dim to end_dim as one."""
     @property
@@ -690,6 +732,8 @@ class TensorMethods:
         """x with src added at ``index`` along ``dim``. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of ..."""
     def select(self, dim: Any, index: Any) -> Tensor:
         """The slice at ``index`` along ``dim``, without that dim."""
+    def select_scatter(self, src: Operand, dim: Any, index: Any) -> Tensor:
+        """``input`` with ``src`` in the place of ``input.select(dim, index)``."""
     def sgn(self) -> Tensor:
         """-1, 0 or 1; NaN stays."""
     def sgn_(self) -> Tensor:
@@ -718,6 +762,8 @@ class TensorMethods:
         """Hyperbolic sine."""
     def sinh_(self) -> Tensor:
         """Hyperbolic sine. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind ..."""
+    def slice_scatter(self, src: Operand, dim: Any = ..., start: Any = ..., end: Any = ..., step: _int = ...) -> Tensor:
+        """``input`` with ``src`` in the place of its slice ``start:end:step`` along ``dim``."""
     def softmax(self, dim: Any = ..., dtype: Any = ...) -> Tensor:
         """exp(x) / sum(exp(x)) along ``dim``."""
     def softplus(self) -> Tensor:
@@ -830,6 +876,8 @@ class TensorMethods:
         """A new dim of size 1. In place: the tensor becomes this view of itself. Its numbers stay where they are, other views of it stay as they are, and ..."""
     def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ...) -> Tensor:
         """Variance over ``dim`` with ``n - correction`` in the denominator."""
+    def vdot(self, other: Operand) -> Tensor:
+        """The inner product of two vectors, the first conjugated where it is complex."""
     def view(self, *shape: Any, dtype: Any = ...) -> Tensor:
         """The same memory with another shape; an error where the strides do not allow that (``reshape`` copies then). With a dtype: its bits read as numbers ..."""
     def view_as(self, other: Operand) -> Tensor:
