@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 import aotgrad as ag
+from aotgrad.cli.inspect import report
 from aotgrad.codegen import cabi
 from aotgrad_runtime import library_call
 from aotgrad_runtime.errors import AotgradError, AotgradTypeError, AotgradValueError
-from aotgrad_runtime.library import describe_text, read_description
+from aotgrad_runtime.library import describe_text, read_description, signatures
 
 RNG = np.random.default_rng(7)
 Layer = collections.namedtuple("Layer", "w b")
@@ -370,14 +371,14 @@ def test_libraries_of_other_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(AotgradValueError, match="description format 3, this aotgrad reads 1 and 2"):
         ag.load(path)
     path = _doctored(tmp_path, monkeypatch, lambda meta: meta["functions"][0]["python"].update(results=7))
-    for look in (ag.load, lambda p: read_description(Path(p).read_bytes(), str(p))):
+    for look in (ag.load, report):
         with pytest.raises(AotgradValueError, match="has a description that is damaged"):
-            look(path)
+            look(str(path))
 
 
 def test_descriptions_of_nothing_are_refused(folder: Path) -> None:
     _, description = read_description((folder / "libtotal.so").read_bytes(), "libtotal.so")
-    shown = describe_text(description)
+    shown = describe_text(description, signatures(description, "libtotal.so"))
     assert "    in C: total_grad(x: float64[n, k], params_w: float64[k, m], params_layers_0_w: float64, " in shown
     assert "  total_grad(params: {'w': float64[k, m], 'layers': [Layer(w=float64, b=float64[m]), None], " in shown
     assert "grad_params: as params, grad_x: float64[n, k])" in shown

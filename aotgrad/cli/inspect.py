@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from aotgrad_runtime.errors import AotgradValueError
-from aotgrad_runtime.library import describe_text, read_description, refuse_device
+from aotgrad_runtime.library import describe_text, read_description, refuse_device, signatures
 
 __all__ = ["dynamic", "report"]
 
@@ -30,7 +30,7 @@ def report(path: str) -> str:
     _shared_only(data, path)
     _, description = read_description(data, path)
     machine, needed, symbols = dynamic(data)
-    lines = [describe_text(description)]
+    lines = [describe_text(description, signatures(description, path))]
     lines.append(f"{len(data)} bytes for {_ARCHITECTURES.get(machine, f'machine {machine}')}; needs {', '.join(needed) or 'no other library'}; exports")
     lines += [f"  {name} ({kind}, {size} bytes)" for name, kind, size in symbols]
     return "\n".join(lines)

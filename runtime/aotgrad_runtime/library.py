@@ -24,7 +24,7 @@ from .library_call import Call, decode_call, flat_call
 from .records import record
 from .trees import kind_of
 
-__all__ = ["ERRORS", "FORMAT", "MAGIC", "Array", "BuiltLibrary", "Signature", "load", "read_description"]
+__all__ = ["ERRORS", "FORMAT", "MAGIC", "Array", "BuiltLibrary", "Signature", "load", "read_description", "signatures"]
 
 FORMAT: Final = 2
 _FLAT: Final = 1  # before trees were recorded: functions take and give arrays one by one
@@ -133,12 +133,15 @@ def read_description(data: bytes, name: str, *, any_machine: bool = True) -> tup
     if found[1].get("format") not in (_FLAT, FORMAT):
         raise AotgradValueError(f"{name} has description format {found[1].get('format')}, this aotgrad reads {_FLAT} and {FORMAT}; build it again, or load it where it "
                                 "was built")
+    return found
+
+
+def signatures(description: Mapping[str, Any], name: str) -> list[Signature]:
+    """The functions of the library ``name``. Raises ``AotgradValueError`` for a description that describes none."""
     try:
-        for d in found[1]["functions"]:
-            _signature(d)
+        return [_signature(d) for d in description["functions"]]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise AotgradValueError(f"{name} has a description that is damaged ({type(error).__name__}: {error}); build it again") from None
-    return found
 
 
 def _find_description(data: bytes) -> tuple[str, dict[str, Any]] | None:
@@ -310,9 +313,9 @@ class BuiltLibrary:
     that they are for. Parameters that the build fixed take that value alone. They are safe to call from many threads.
     """
 
-    def __init__(self, path: str, description: dict[str, Any], library: loader.Library, symbol: str) -> None:
+    def __init__(self, path: str, description: dict[str, Any], functions: Sequence[Signature], library: loader.Library, symbol: str) -> None:
         self.path, self.description = path, description
-        self.signatures = types.MappingProxyType({d["name"]: _signature(d) for d in description["functions"]})
+        self.signatures = types.MappingProxyType({s.name: s for s in functions})
         at = library.address(symbol)
         _, count, _ = _HEAD.unpack(ctypes.string_at(at, _HEAD.size))
         addresses = (ctypes.c_int64 * count).from_address(at + _HEAD.size)
@@ -339,7 +342,7 @@ class BuiltLibrary:
 
     def text(self) -> str:
         """What the library is and offers, one line a fact."""
-        return describe_text(self.description)
+        return describe_text(self.description, list(self.signatures.values()))
 
     def __getattr__(self, name: str) -> Any:
         found = self.__dict__.get("_functions", {}).get(name)
@@ -357,13 +360,12 @@ class BuiltLibrary:
         return load, (self.path,)
 
 
-def describe_text(description: Mapping[str, Any]) -> str:
+def describe_text(description: Mapping[str, Any], functions: Sequence[Signature]) -> str:
     """A description as text: name, version, target, then each function with its sizes."""
     target = description["target"]
     machine = " ".join(part for part in (f"{target['triple']}, {target['cpu']}", target["features"]) if part)
     lines = [f"{description['name']}: built by aotgrad {description['aotgrad']} for {machine}"]
-    for d in description["functions"]:
-        s = _signature(d)
+    for s in functions:
         lines.append(f"  {s}")
         if not s.call.plainly:
             lines.append(f"    in C: {s.flat()}")
@@ -403,7 +405,8 @@ def load(path: str | os.PathLike[str]) -> BuiltLibrary:
     if here and lacking:
         cpu = description["target"]["cpu"]
         raise AotgradValueError(f"{name} was built for {cpu} and uses {', '.join(lacking)}, which this processor lacks; build it with target='x86-64-v3'")
-    return BuiltLibrary(os.path.abspath(name), description, loader.load_bytes(data, name, unload=True), symbol)
+    functions = signatures(description, name)
+    return BuiltLibrary(os.path.abspath(name), description, functions, loader.load_bytes(data, name, unload=True), symbol)
 
 
 def refuse_device(name: str) -> None:
