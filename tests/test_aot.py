@@ -181,6 +181,17 @@ def test_numpy_source_agrees(folder: Path, name: str) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+def test_numpy_source_over_nothing(tmp_path: Path) -> None:
+    """What has a value over no elements has it in the Python file too: a norm and a softmax read the greatest number of nothing."""
+    built = aot.build(lambda x: (ag.norm(x), ag.softmax(x, 0), ag.logsumexp(x, 1)), ["x: f32[n, m]"], grad="x", out=tmp_path, name="none", emit=("so", "python"))
+    library, module = load(built.library), numpy_module(built.files["python"])
+    for n, m in ((0, 3), (3, 0), (2, 3)):
+        x = np.ones((n, m), np.float32)
+        for a, b in zip(flat(module.none_grad(x)), flat(library.none_grad(x)), strict=True):
+            assert (np.shape(a), np.asarray(a).dtype) == (np.shape(b), np.asarray(b).dtype)
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
 def _single_ops() -> list[tuple[str, int]]:
     return [(name, i) for name, op in opdef.all_ops().items() if not op.regions and op.samples is not None for i in range(len(list(op.samples())))]
 

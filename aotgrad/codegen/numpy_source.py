@@ -267,11 +267,21 @@ class _Writer:
             parts.append(f"axis={axes[0] if len(axes) == 1 else axes}")
         if op.name in ("sum", "prod") and x.type.dtype.kind in "iub":
             parts.append(f"dtype=np.{_np_name(x.type)}")
+        if op.name in ("amax", "amin") and not all(isinstance(n := x.type.shape[d], int) and n for d in axes):  # what may be empty: NumPy has no identity of its own
+            parts.append(f"initial={_identity(x.type, op.name)}")
         return _Text(f"{_REDUCE[op.name]}({', '.join(parts)})")
 
 
 def _np_name(t: TensorType) -> str:
     return "bool_" if t.dtype.kind == "b" else str(np.dtype(t.dtype.np))
+
+
+def _identity(t: TensorType, name: str) -> str:
+    """What ``amax`` and ``amin`` are over nothing."""
+    least = name == "amax"
+    if t.dtype.kind == "f":
+        return "-np.inf" if least else "np.inf"
+    return str(not least) if t.dtype.kind == "b" else f"np.iinfo(np.{_np_name(t)}).{'min' if least else 'max'}"
 
 
 def _splat(w: _Writer, t: TensorType, text: str) -> _Text:
