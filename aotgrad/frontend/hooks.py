@@ -26,7 +26,7 @@ from .pytree import tree_flatten
 from .rules import Rule, call_traced
 from .trace import Traced, user_loc
 
-__all__ = ["HookFunction", "TracedNode", "grad_fn", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"]
+__all__ = ["HookFunction", "TracedLeaf", "TracedNode", "grad_fn", "register_hook", "register_post_accumulate_grad_hook", "retain_grad"]
 
 Hook = Callable[[Any], Any]
 _plain, _retain, _after, _node = Tensor.register_hook, Tensor.retain_grad, Tensor.register_post_accumulate_grad_hook, Tensor.__dict__["grad_fn"].fget
@@ -145,17 +145,20 @@ class TracedNode:
         return node_hooks.register(self._tensor, hook, _uses(hook))
 
     def __call__(self, *cts: Any) -> Any:
-        return self._refuse("a call")
+        """The gradients of the inputs for these of the outputs, in the program: a tensor, or a tuple of one for each edge."""
+        return node_hooks.called(self._tensor, cts)
+
+    def name(self) -> str:
+        """The name of the node that the same call makes in eager code."""
+        return node_hooks.name_of(self._tensor)
 
     @property
-    def name(self) -> Any:
-        """Not there."""
-        return self._refuse("name")
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """The nodes of the inputs, each with which of its outputs the input is; (None, 0) where no gradient is wanted."""
+        def node(x: Any) -> Any:
+            return None if x is None else TracedNode(x) if isinstance(x, Traced) and not x.is_leaf else TracedLeaf(x)
 
-    @property
-    def next_functions(self) -> Any:
-        """Not there."""
-        return self._refuse("next_functions")
+        return tuple([(node(x), i) for x, i in node_hooks.followed(self._tensor)])
 
     @property
     def metadata(self) -> Any:
@@ -165,6 +168,24 @@ class TracedNode:
     def _refuse(self, what: str) -> Any:
         raise AotgradNotImplementedError(f"{user_loc()}: grad_fn in a compiled function: {what} is not there, the graph is made at the call: use hooks of the tensors, "
                                          "register_prehook, or the node of the function's result")
+
+
+class TracedLeaf:
+    """Where the graph of a compiled function ends: at an argument, or a tensor from outside (``variable``)."""
+
+    __slots__ = ("variable",)
+    next_functions = ()
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+
+    def name(self) -> str:
+        """``AccumulateGrad``."""
+        return "AccumulateGrad"
+
+    def __call__(self, ct: Any) -> Any:
+        """Not there: ``backward()`` adds to ``.grad``."""
+        raise AotgradNotImplementedError(f"{user_loc()}: AccumulateGrad in a compiled function: call backward(), or add the gradients of .variable yourself")
 
 
 def _register_dual(x: Any, hook: Hook) -> RemovableHandle:

@@ -17,7 +17,7 @@ from aotgrad.ir.host import HostFunction
 from aotgrad.ir.transforms.differentiate import differentiate, transpose_into
 from aotgrad.ir.transforms.rewrite import decompose_block
 from aotgrad_runtime import engine, modes
-from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError
+from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tape import NodeExtra, RemovableHandle, run_post_hooks, run_pre_hooks
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
 
@@ -29,7 +29,7 @@ from .rules import Rule, call_traced, fit
 from .subtrace import as_value, builder_of
 from .trace import Trace, Traced, TracedArray, TracedTensor, current, tracing, user_loc
 
-__all__ = ["register"]
+__all__ = ["called", "followed", "name_of", "register"]
 
 Hook = Callable[..., Any]
 
@@ -177,6 +177,70 @@ def register(x: Any, hook: Hook, uses: bool, before: bool = False) -> RemovableH
     handle = (stage.pre_hooks if before else stage.post_hooks).register(hook)
     _replace(trace, call, TracedArray if isinstance(x, ArrayTensor) else TracedTensor, uses)
     return handle
+
+
+# ---- what nodes of traced values show ---------------------------------------------------------------------------------------------------
+
+def _node_of(x: Any) -> tuple[list[Any], _Node]:
+    """The call that made a traced tensor, as a node, and its arguments."""
+    call = _call(x)
+    if call is None or x._trace is not current():
+        why = "no function of this package made this value in one call" if call is None else "this value is of a function around the one that asks"
+        raise AotgradNotImplementedError(f"{user_loc()}: grad_fn in a compiled function: {why}; use hooks of tensors, or the node of the function's result")
+    cls = TracedArray if isinstance(x, ArrayTensor) else TracedTensor
+    return _of_function(x._trace, call, cls) if call.public is None else _of_public(x._trace, call, call.public, cls)
+
+
+def name_of(x: Any) -> str:
+    """The name of the node of a traced tensor."""
+    return _node_of(x)[1].name
+
+
+def followed(x: Any) -> list[tuple[Any, int]]:
+    """For each edge of the node of a traced tensor the tensor it leads to, and which result of its node that is; None where no gradient is wanted."""
+    leaves, node = _node_of(x)
+    found: list[tuple[Any, int]] = []
+    for i in node.edges:
+        leaf = None if i is None else leaves[i]
+        call = None if leaf is None else _call(leaf)
+        if leaf is not None and call is None:
+            leaf = _outside(leaf)
+        found.append((leaf, 0 if call is None else [v for v in call.outs if v.type.dtype.is_differentiable].index(leaf._value)))
+    return found
+
+
+def _outside(leaf: Any) -> Any:
+    """The argument, or the tensor from outside, that a leaf of the program stands for."""
+    ledger, made = leaf._trace.ledger, _made(leaf._value)
+    owner = None if ledger is None else ledger.owners.get(made, ledger.owners.get(leaf._value))
+    if owner is None:
+        raise AotgradNotImplementedError(f"{user_loc()}: next_functions in a compiled function: what the node leads to was not made by one call of a function of this "
+                                         "package, and is no argument; use hooks of tensors")
+    return owner if id(owner) in ledger.arguments else ledger.reals.get(id(owner), owner)
+
+
+def called(x: Any, cts: Sequence[Any]) -> Any:
+    """The gradients of the inputs of the call that made a traced tensor, for these of its results: the node called by hand."""
+    leaves, node = _node_of(x)
+    with modes.differentiating():
+        places = [leaf._value for leaf in leaves]
+        for i, v in enumerate(places):
+            if v in places[:i]:  # each place has a gradient of its own
+                leaves[i] = node.cls._of(x._trace, builder_of(x._trace).clone(v))
+        outs = node.forward(leaves)
+        most = sum(o._dtype.is_differentiable for o in outs)
+        if len(cts) != most:
+            raise AotgradTypeError(f"{user_loc()}: {node.name} takes {most} gradient{'s' * (most > 1)}, one per output, but got {len(cts)}")
+        given = iter(cts)
+        seeds = [next(given) if o._dtype.is_differentiable else None for o in outs]
+        for o, c in zip(outs, seeds):
+            if c is not None and not isinstance(c, Tensor):
+                raise AotgradTypeError(f"{user_loc()}: {node.name}: a gradient must be a Tensor or None, but got {type(c).__name__}")
+            if c is not None and tuple(c.shape) != tuple(o.shape):
+                raise AotgradValueError(f"{user_loc()}: {node.name}: a gradient has shape {list(c.shape)}, the output {list(o.shape)}")
+        found = node.reverse([None if c is None else node.cls._of(_trace(), as_value(c, _trace())) for c in seeds])
+    grads = tuple([None if i is None else found[i] for i in node.edges])
+    return grads[0] if len(grads) == 1 else grads
 
 
 def several(x: Any) -> bool:
