@@ -188,7 +188,8 @@ def _node_of(x: Any) -> tuple[list[Any], _Node]:
         why = "no function of this package made this value in one call" if call is None else "this value is of a function around the one that asks"
         raise AotgradNotImplementedError(f"{user_loc()}: grad_fn in a compiled function: {why}; use hooks of tensors, or the node of the function's result")
     cls = TracedArray if isinstance(x, ArrayTensor) else TracedTensor
-    return _of_function(x._trace, call, cls) if call.public is None else _of_public(x._trace, call, call.public, cls)
+    trace = _trace()
+    return _of_function(trace, call, cls) if call.public is None else _of_public(trace, call, call.public, cls)
 
 
 def name_of(x: Any) -> str:
@@ -201,11 +202,12 @@ def followed(x: Any) -> list[tuple[Any, int]]:
     leaves, node = _node_of(x)
     found: list[tuple[Any, int]] = []
     for i in node.edges:
-        leaf = None if i is None else leaves[i]
-        call = None if leaf is None else _call(leaf)
-        if leaf is not None and call is None:
-            leaf = _outside(leaf)
-        found.append((leaf, 0 if call is None else [v for v in call.outs if v.type.dtype.is_differentiable].index(leaf._value)))
+        if i is None:
+            found.append((None, 0))
+        elif (call := _call(leaves[i])) is None:
+            found.append((_outside(leaves[i]), 0))
+        else:
+            found.append((leaves[i], [v for v in call.outs if v.type.dtype.is_differentiable].index(leaves[i]._value)))
     return found
 
 
@@ -238,7 +240,7 @@ def called(x: Any, cts: Sequence[Any]) -> Any:
                 raise AotgradTypeError(f"{user_loc()}: {node.name}: a gradient must be a Tensor or None, but got {type(c).__name__}")
             if c is not None and tuple(c.shape) != tuple(o.shape):
                 raise AotgradValueError(f"{user_loc()}: {node.name}: a gradient has shape {list(c.shape)}, the output {list(o.shape)}")
-        found = node.reverse([None if c is None else node.cls._of(_trace(), as_value(c, _trace())) for c in seeds])
+        found = node._reverse([None if c is None else node.cls._of(_trace(), as_value(c, _trace())) for c in seeds])
     grads = tuple([None if i is None else found[i] for i in node.edges])
     return grads[0] if len(grads) == 1 else grads
 
