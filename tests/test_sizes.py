@@ -360,3 +360,31 @@ def test_sizes_that_are_equal_only_where_there_is_nothing(name: str) -> None:
         got = f(a, b)
         assert np.shape(got) == np.shape(want)
         np.testing.assert_allclose(got, want, rtol=1e-15)
+
+
+MADE: dict[str, Any] = {
+    "zeros_like": np.zeros_like, "ones_like": np.ones_like, "empty_like": np.empty_like, "full_like": lambda x: np.full_like(x, 2.0),
+    "of a value": lambda x: np.full_like(x, x[0]),
+    "of a shape": lambda x: np.zeros_like(x, shape=(x.shape[0], 2)), "of a size": lambda x: np.zeros_like(x, shape=x.shape[0] + 1),
+    "zeros": lambda x: ag.zeros(x.shape),
+    "zeros n": lambda x: ag.zeros(x.shape[0], 2), "full": lambda x: ag.full((x.shape[0],), 1.0), "arange": lambda x: ag.arange(x.shape[0]),
+    "eye": lambda x: ag.eye(x.shape[0]),
+    "linspace": lambda x: ag.linspace(0, 1, x.shape[0]), "rand": lambda x: ag.rand(x.shape[0]), "new": lambda x: ag.zeros_like(x),
+    "np.full": lambda x: np.full(x.shape, x[0]),
+    "broadcast": lambda x: np.copy(np.broadcast_to(x[0], (x.shape[0],))), "tile": lambda x: np.tile(x, (x.shape[0], 1)),
+}
+
+
+def test_writing_an_element_leaves_the_sizes_of_what_was_made_open() -> None:
+    def written(x: Any) -> Any:
+        out = {name: make(x) for name, make in MADE.items()}
+        for y in out.values():
+            y[0] = 7
+            y[-1] = x[1]
+        return out
+
+    f = ag.compile(written)
+    for n in (3, 8, 5):
+        out = f(np.linspace(2.0, 4.0, n))
+        assert all(np.all(np.asarray(y)[0] == 7) and np.all(np.abs(np.asarray(y)[-1] - np.linspace(2.0, 4.0, n)[1]) < 1) for y in out.values())
+    assert f.cache_info().traces == 1

@@ -197,7 +197,7 @@ def filled_like(a: Any, fill: Any, dtype: Any = None, shape: Any = None, cast: C
     kind = (a._dtype if isinstance(a, Tensor) else as_dtype(np.asarray(a).dtype)) if dtype is None else as_dtype(dtype)
     size = tuple(np.shape(a) if not isinstance(a, Tensor) else a.shape) if shape is None else tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     if isinstance(fill, Tensor):
-        return run(TORCH["expand"], {"input": number_as(fill, kind), "sizes": (size,)})
+        return run(TORCH["clone"], {"input": run(TORCH["expand"], {"input": number_as(fill, kind), "sizes": (size,)})})
     try:
         number = cast(fill, kind)
     except AotgradTypeError:

@@ -17,7 +17,7 @@ from aotgrad_runtime.errors import AotgradTypeError
 
 from . import opdef
 from .core import Block, Func, Loc, Op, Value
-from .dims import DimLike
+from .dims import DimLike, plain
 from .types import Layout, TensorType
 
 __all__ = ["Builder", "build", "infer_types"]
@@ -34,7 +34,7 @@ class Builder:
         """Appends op ``name``; result types come from its type rule."""
         definition = opdef.get(name)
         definition.check_operands(operands)
-        full = definition.complete(attrs or {})
+        full = definition.complete({k: plain(v) for k, v in attrs.items()} if attrs else {})
         placed = self._layouts(definition, operands)
         if definition.edges is not None:
             edges = definition.edges(full, regions)

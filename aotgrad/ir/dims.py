@@ -20,13 +20,13 @@ import operator
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NoReturn, Union
+from typing import Any, Final, NoReturn, Union
 
 from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
 
-__all__ = ["Dim", "DimLike", "floordiv", "maximum", "minimum", "mod", "one_sign", "parse", "product", "sole_symbol", "specialising", "substitute", "symbol", "symbols_of",
-           "to_text"]
+__all__ = ["Dim", "DimLike", "floordiv", "maximum", "minimum", "mod", "one_sign", "parse", "plain",
+           "product", "sole_symbol", "specialising", "substitute", "symbol", "symbols_of", "to_text"]
 
 DimLike = Union[int, "Dim"]
 Atom = tuple[object, ...]  # ("sym", name) | (kind, a, b)
@@ -439,6 +439,13 @@ def _substitute_atom(atom: Atom, env: Mapping[str, DimLike], known: dict[Dim, Di
 def substitute(d: DimLike, env: Mapping[str, DimLike], known: dict[Dim, DimLike] | None = None) -> DimLike:
     """``d`` with symbols replaced (ints pass)."""
     return d.substitute(env, known) if isinstance(d, Dim) else d
+
+
+def plain(value: Any) -> Any:
+    """Sizes, also in tuples, as the IR knows them: their ``==`` is structural, that of subclasses may ask more."""
+    if type(value) is tuple and any(isinstance(v, tuple) or isinstance(v, Dim) and type(v) is not Dim for v in value):
+        return tuple(map(plain, value))
+    return Dim(value.terms) if isinstance(value, Dim) and type(value) is not Dim else value
 
 
 def product(dims: Iterable[DimLike]) -> DimLike:
