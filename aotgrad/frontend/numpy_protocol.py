@@ -17,6 +17,7 @@ from aotgrad_runtime.tensor import ArrayTensor, Tensor
 from . import indexing
 from .dispatch import NUMPY, TORCH, call, run
 from .eager import Dual
+from .numpy_composed import COMPOSED
 from .numpy_reductions import REDUCTIONS, accumulated, reduced
 from .promotion import to_float
 from .sizes import equal_sizes
@@ -547,7 +548,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "unstack": lambda x, *, axis=0: tuple(call(TORCH["unbind"], (x, axis), {})),
     "astype": lambda x, dtype, *, copy=True, device=None: call(TORCH["astype"], (x, dtype), {}),
     "vdot": _vdot, "linalg.vecdot": lambda x1, x2, *, axis=-1: _vecdot(x1, x2, axis), "matrix_transpose": _swapped, "linalg.matrix_transpose": _swapped,
-    **REDUCTIONS, **{name: _joining(name) for name in ("concatenate", "concat", "stack")},
+    **COMPOSED, **REDUCTIONS, **{name: _joining(name) for name in ("concatenate", "concat", "stack")},
     "nan_to_num": lambda x, copy=True, nan=0.0, posinf=None, neginf=None: _nan_to_num(x, copy, {"nan": nan, "posinf": posinf, "neginf": neginf}),
     "reshape": lambda a, /, shape=None, order="C", *, newshape=None, copy=None: ordered_reshape(a, (shape if newshape is None else newshape,), order),
     "ravel": lambda a, order="C": ordered_reshape(a, None, order), "clip": _clip, "linalg.matrix_power": _matrix_power, "divmod": _divmod,

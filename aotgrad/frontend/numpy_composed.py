@@ -1,0 +1,267 @@
+"""NumPy functions that are made of others, on tensors and traced values: interpolation, differences, statistics of two variables, places in sorted numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.tensor import Tensor
+
+from . import indexing
+from .dispatch import NUMPY, TORCH, call
+from .sizes import equal_sizes
+from .trace import user_loc
+
+__all__ = ["COMPOSED"]
+
+
+def _value(x: Any) -> Any:
+    """An operand as an array, a tensor or a traced value."""
+    if isinstance(x, (list, tuple)) and any(isinstance(v, Tensor) for v in x):
+        return np.stack(x)
+    return x if isinstance(x, Tensor) else np.asarray(x)
+
+
+def _float(x: Any) -> Any:
+    x = _value(x)
+    kind = x._dtype.kind if isinstance(x, Tensor) else x.dtype.kind
+    return x if kind == "f" else x.astype(np.float64)
+
+
+def _refuse(name: str, why: str, kind: type[Exception] = AotgradTypeError) -> Any:
+    raise kind(f"{user_loc()}: np.{name}: {why}")
+
+
+def _vector(x: Any, name: str, what: str) -> Any:
+    if len(x.shape) != 1:
+        _refuse(name, f"{what} has {len(x.shape)} dims; it must have 1", AotgradValueError)
+    return x
+
+
+# ---- sorted numbers ---------------------------------------------------------------------------------------------------------------------
+
+def _place(a: Any, v: Any, side: str) -> Any:
+    """How many of the sorted numbers ``a`` are below each of ``v`` (``right``: or equal to it). A sum of comparisons; NaN lies above all."""
+    low = np.less(a, v[..., None]) if side == "left" else np.less_equal(a, v[..., None])
+    none = np.isnan(v)[..., None]
+    return np.sum(low | (none & ~np.isnan(a) if side == "left" else none), axis=-1)
+
+
+def _searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None) -> Any:
+    if side not in ("left", "right"):
+        _refuse("searchsorted", f"side={side!r} is not 'left' or 'right'", AotgradValueError)
+    a = _vector(_float(a), "searchsorted", "a")
+    return _place(a if sorter is None else a[sorter], _float(v), side)
+
+
+def _digitize(x: Any, bins: Any, right: bool = False) -> Any:
+    if isinstance(bins, Tensor):
+        _refuse("digitize", "bins are computed, and their direction is known only when the code runs; use np.searchsorted(bins, x, side='right')")
+    bins = _vector(np.asarray(bins, np.float64), "digitize", "bins")
+    steps, side = np.diff(bins), "left" if right else "right"
+    if np.all(steps >= 0):
+        return _place(bins, _float(x), side)
+    if not np.all(steps <= 0):
+        _refuse("digitize", "bins must go up or down all the way", AotgradValueError)
+    return len(bins) - _place(bins[::-1], _float(x), side)
+
+
+def _interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
+    if period is not None:
+        _refuse("interp", "period= is not available; take x % period, and repeat the first point at xp[0] + period")
+    x, xp, fp = (_value(v).astype(np.float64) for v in (x, xp, fp))
+    _vector(xp, "interp", "xp"), _vector(fp, "interp", "fp")
+    if not equal_sizes(xp.shape[0], fp.shape[0]):
+        _refuse("interp", f"xp and fp have {xp.shape[0]} and {fp.shape[0]} numbers; they must be points of one curve", AotgradValueError)
+    last = xp.shape[0] - 1
+    if isinstance(last, int) and last < 0:
+        _refuse("interp", "xp holds no points", AotgradValueError)
+    below, above = (fp[0] if left is None else left), (fp[-1] if right is None else right)
+    if isinstance(last, int) and last == 0:
+        return np.where(x < xp[0], below, np.where(x > xp[0], above, fp[0] + 0.0 * x))
+    at = np.clip(_place(xp, x, "right") - 1, 0, last - 1)
+    x0, x1, y0, y1 = (call(NUMPY["take"], (v, i), {}) for v in (xp, fp) for i in (at, at + 1))
+    slope = (y1 - y0) / (x1 - x0)
+    inside = np.where(x == x1, slope * (x - x1) + y1, slope * (x - x0) + y0)  # at the last point exactly it
+    return np.where(x < xp[0], below, np.where(x > xp[-1], above, inside))
+
+
+# ---- differences ------------------------------------------------------------------------------------------------------------------------
+
+def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
+    f = _float(f)
+    rank = len(f.shape)
+    axes = list(range(rank)) if axis is None else [d % rank if -rank <= d < rank else _refuse("gradient", f"axis {d} is not one of {rank}", AotgradValueError)
+                                                   for d in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    if edge_order not in (1, 2):
+        _refuse("gradient", f"edge_order={edge_order!r} is not 1 or 2", AotgradValueError)
+    steps = [1.0] * len(axes) if not varargs else list(varargs) * (len(axes) if len(varargs) == 1 else 1)
+    if len(steps) != len(axes):
+        _refuse("gradient", f"{len(varargs)} distances are given for {len(axes)} axes; give one, or one for each")
+    out = tuple(np.moveaxis(_slope(np.moveaxis(f, d, 0), _value(h), edge_order), 0, d) for d, h in zip(axes, steps))
+    return out[0] if len(out) == 1 else out
+
+
+def _slope(f: Any, h: Any, edge_order: int) -> Any:
+    """Differences of neighbours along the first dim, second order inside; ``h`` is the distance of all, or where they lie."""
+    n = f.shape[0]
+    if isinstance(n, int) and n < edge_order + 1:
+        _refuse("gradient", f"an axis has {n} numbers; {edge_order + 1} are needed", AotgradValueError)
+    if len(h.shape) == 0:
+        first, final = f[1] - f[0], f[-1] - f[-2]
+        if edge_order == 2:
+            first, final = -1.5 * f[0] + 2.0 * f[1] - 0.5 * f[2], 1.5 * f[-1] - 2.0 * f[-2] + 0.5 * f[-3]
+        return _between(first / h, (f[2:] - f[:-2]) / (2.0 * h), final / h, f.shape)
+    if len(h.shape) > 1 or not equal_sizes(h.shape[0], n):
+        _refuse("gradient", "places along an axis are a vector of as many numbers as the axis has", AotgradValueError)
+    d = h[1:] - h[:-1]
+    one, two = (v.reshape((-1,) + (1,) * (len(f.shape) - 1)) for v in (d[:-1], d[1:]))
+    inside = -two / (one * (one + two)) * f[:-2] + (two - one) / (one * two) * f[1:-1] + one / (two * (one + two)) * f[2:]
+    first, final = (f[1] - f[0]) / d[0], (f[-1] - f[-2]) / d[-1]
+    if edge_order == 2:
+        a, b = d[0], d[1]
+        first = -(2.0 * a + b) / (a * (a + b)) * f[0] + (a + b) / (a * b) * f[1] - a / (b * (a + b)) * f[2]
+        a, b = d[-2], d[-1]
+        final = b / (a * (a + b)) * f[-3] - (b + a) / (a * b) * f[-2] + (2.0 * b + a) / (b * (a + b)) * f[-1]
+    return _between(first, inside, final, f.shape)
+
+
+def _between(first: Any, inside: Any, final: Any, shape: tuple[Any, ...]) -> Any:
+    """The three along the first dim; joined they would have the size of ``shape`` for two rows and more alone, written they have it."""
+    out = np.zeros_like(first, shape=tuple(shape))
+    out[0], out[1:-1], out[-1] = first, inside, final
+    return out
+
+
+# ---- sums of products -------------------------------------------------------------------------------------------------------------------
+
+def _convolve(a: Any, v: Any, mode: str = "full") -> Any:
+    return _correlated(a, v, mode, "convolve", flipped=True)
+
+
+def _correlate(a: Any, v: Any, mode: str = "valid") -> Any:
+    return _correlated(a, v, mode, "correlate", flipped=False)
+
+
+def _correlated(a: Any, v: Any, mode: str, name: str, flipped: bool) -> Any:
+    if mode not in ("full", "same", "valid"):
+        _refuse(name, f"mode={mode!r} is not 'full', 'same' or 'valid'", AotgradValueError)
+    a, v = _vector(_float(a), name, "a"), _vector(_float(v), name, "v")
+    dtype = np.result_type(a.dtype if not isinstance(a, Tensor) else a._dtype.np, v.dtype if not isinstance(v, Tensor) else v._dtype.np)
+    a, v = a.astype(dtype), v.astype(dtype)
+    n, m = int(a.shape[0]), int(v.shape[0])
+    if not n or not m:
+        _refuse(name, "an operand is empty", AotgradValueError)
+    v = v[::-1] if flipped else v
+    swapped = n < m
+    if swapped:
+        a, v, n, m = v, a, m, n
+        if flipped:  # the longer one slides over the other as it stood
+            a, v = a[::-1], v[::-1]
+    pads = {"full": (m - 1, m - 1), "same": (m // 2, m - 1 - m // 2), "valid": (0, 0)}[mode]
+    out = call(TORCH["conv1d"], (np.pad(a, pads)[None, None], v[None, None]), {})[0, 0]
+    return out[::-1] if swapped and not flipped else out
+
+
+def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None, fweights: Any = None, aweights: Any = None, *, dtype: Any = None) -> Any:
+    if fweights is not None or aweights is not None:
+        _refuse("cov", "weights are not available; multiply the centred rows by them")
+    rows = _rows(m, rowvar, "cov")
+    if y is not None:
+        rows = np.concatenate([rows, _rows(y, rowvar, "cov")])
+    rows = rows if dtype is None else rows.astype(dtype)
+    rows = rows - np.mean(rows, axis=1, keepdims=True)
+    n = rows.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
+    out = rows @ rows.T / n
+    return out.reshape(()) if isinstance(out.shape[0], int) and out.shape[0] == 1 else out
+
+
+def _rows(x: Any, rowvar: bool, name: str) -> Any:
+    """Variables as rows of float64 (float32 counts as that)."""
+    x = _value(x).astype(np.float64)
+    if len(x.shape) > 2:
+        _refuse(name, f"an array of {len(x.shape)} dims is given; variables are the rows of a matrix", AotgradValueError)
+    return x[None] if len(x.shape) < 2 else x if rowvar else x.T
+
+
+def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Any:
+    c = _cov(x, y, rowvar, dtype=dtype)
+    if not c.shape:
+        return c / c
+    sizes = np.sqrt(np.diagonal(c))
+    return np.clip(c / sizes[:, None] / sizes[None, :], -1, 1)
+
+
+def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
+    x = _vector(_value(x), "vander", "x")
+    if not isinstance(x, Tensor) or x._dtype.kind != "f":
+        x = x.astype(np.result_type(x.dtype if not isinstance(x, Tensor) else x._dtype.np, np.int64))
+    columns = [np.ones_like(x)]
+    for _ in range(1, int(x.shape[0] if N is None else N)):
+        columns.append(columns[-1] * x)
+    columns = columns[: None if N is None else int(N)]
+    return np.stack(columns if increasing else columns[::-1], axis=1) if columns else np.zeros_like(x, shape=(x.shape[0], 0))
+
+
+# ---- choosing and moving ----------------------------------------------------------------------------------------------------------------
+
+def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+    x = _value(x)
+    masks = list(condlist) if isinstance(condlist, (list, tuple)) and not all(isinstance(c, (bool, np.bool_)) for c in condlist) else [condlist]
+    if len(funclist) not in (len(masks), len(masks) + 1):
+        _refuse("piecewise", f"with {len(masks)} conditions, {len(masks)} or {len(masks) + 1} functions are needed", AotgradValueError)
+    def part(f: Any) -> Any:
+        return f(x, *args, **kw) if callable(f) else f
+
+    out = np.zeros_like(x)
+    if len(funclist) > len(masks):
+        out = (out + part(funclist[-1])).astype(out.dtype)
+    for mask, f in zip(masks, funclist):
+        out = np.where(mask, part(f), out).astype(out.dtype)
+    return out
+
+
+def _whole(x: Any, axis: Any) -> tuple[Any, int]:
+    x = _value(x)
+    return (x.reshape(-1), 0) if axis is None else (x, int(axis))
+
+
+def _delete(arr: Any, obj: Any, axis: Any = None) -> Any:
+    if isinstance(obj, Tensor):
+        _refuse("delete", "places that are computed decide the size of the result; give numbers")
+    x, axis = _whole(arr, axis)
+    return np.take(x, np.delete(np.arange(int(x.shape[axis])), obj), axis)
+
+
+def _insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
+    if isinstance(obj, Tensor):
+        _refuse("insert", "places that are computed are not available; give numbers")
+    x, axis = _whole(arr, axis)
+    values = _value(values)
+    if len(x.shape) > 1:
+        one = np.ndim(obj) == 0 and not isinstance(obj, slice)
+        values = np.broadcast_to(values, tuple(n for d, n in enumerate(x.shape) if d != axis % len(x.shape))) if one else values
+        values = np.expand_dims(values, axis) if one else values
+        if len(values.shape) != len(x.shape):
+            _refuse("insert", f"values for {np.size(obj)} places must have {len(x.shape)} dims", AotgradValueError)
+    else:
+        values = values.reshape(-1)
+        count = np.arange(int(x.shape[0]))[obj].size if isinstance(obj, slice) else np.size(obj)
+        values = np.broadcast_to(values, (count,)) if isinstance(values.shape[0], int) and values.shape[0] == 1 else values
+    n, k = int(x.shape[axis]), int(values.shape[axis])
+    order = np.insert(np.arange(n), obj, n + np.arange(k))
+    return np.take(np.concatenate([x, values.astype(x.dtype)], axis), order, axis)
+
+
+def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
+    if not isinstance(dst, Tensor):
+        _refuse("copyto", "a computed value cannot be written into a NumPy array; make it with np.zeros_like(x, shape=dst.shape)")
+    indexing.setitem(dst, Ellipsis, src if where is True else np.where(where, src, dst))
+
+
+COMPOSED: Final[dict[str, Callable[..., Any]]] = {
+    "searchsorted": _searchsorted, "digitize": _digitize, "interp": _interp, "gradient": _gradient, "convolve": _convolve, "correlate": _correlate, "cov": _cov,
+    "corrcoef": _corrcoef, "vander": _vander, "piecewise": _piecewise, "delete": _delete, "insert": _insert, "copyto": _copyto}
