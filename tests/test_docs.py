@@ -43,6 +43,13 @@ def test_a_wrong_output_is_seen(tmp_path: Path) -> None:
     assert subprocess.run([*tool, str(page)], capture_output=True, timeout=60).returncode == 0
 
 
+def test_every_difference_from_torch_has_a_reason() -> None:
+    table = (ROOT / "docs" / "coming-from-pytorch.md").read_text(encoding="utf-8").split("## Differences")[1]
+    lines = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| What |")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|(?=\s|$)", line)[1:-1]] for line in lines]
+    assert len(rows) > 50 and [row for row in rows if len(row) != 4 or not row[0] or not row[3]] == []
+
+
 def test_the_list_of_what_is_supported_is_current() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "tools" / "list_supported.py"), "--check"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -60,7 +60,14 @@ def is_array_like(x: Any) -> bool:
 def call(public: Public, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of a public function with whatever the user gave."""
     out = again(public, args, kwargs)
-    return run(public, public.bind(args, kwargs)) if out is MISS else out
+    if out is not MISS:
+        return out
+    if kwargs and kwargs.get("out") is not None and into is not None and not public.numpy:
+        return into(public, args, kwargs)
+    return run(public, public.bind(args, kwargs))
+
+
+into: Callable[..., Any] | None = None  # calls with ``out=``, see ``inplace``
 
 
 def again(public: Public, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -324,6 +324,30 @@ def update(x: Any, new: Any, name: str) -> Any:
     return store(x, new, name)
 
 
+def into(public: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with ``out=``: the results, written into the tensors that are given for them, which have their shapes or no elements. It has no derivative."""
+    name, given = public.name, kwargs["out"]
+    found = dispatch.call(public, args, {k: v for k, v in kwargs.items() if k != "out"})
+    outs, results = (given, found) if isinstance(found, tuple) else ((given,), (found,))
+    if not isinstance(outs, (tuple, list)) or len(outs) != len(results) or not all(isinstance(o, Tensor) for o in outs):
+        wanted = "a tensor" if len(results) == 1 else f"a tuple of {len(results)} tensors"
+        raise AotgradTypeError(f"{user_loc()}: {name}: out must be {wanted}, not {type(given).__name__}")
+    if modes.state.grad and any(x._requires_grad for x in (*outs, *results)):
+        raise AotgradRuntimeError(f"{user_loc()}: {name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments requires "
+                                  "grad. Leave out= away, or call it under no_grad")
+    for o, new in zip(outs, results):
+        if tuple(o.shape) != tuple(new.shape):
+            if isinstance(o, Traced) or isinstance(new, Traced) or o.numel():
+                raise AotgradRuntimeError(f"{user_loc()}: {name}: out has shape {list(o.shape)}, the result {list(new.shape)}; give one of that shape, or ag.empty(0)")
+            o.data = dispatch.run(dispatch.TORCH["astype"], {"input": new, "dtype": o._dtype}).clone()
+            continue
+        update(o, new, name)
+    return given
+
+
+dispatch.into = into
+
+
 # ---- another shape in place ----------------------------------------------------------------------------------------------------------
 
 _OF_THE_TENSOR = ("grad", "hooks", "post_hooks", "retains", "pointed", "accumulator")
