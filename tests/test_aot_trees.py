@@ -321,7 +321,7 @@ class Blocker:
         if name.split(".")[0] in ("llvmlite", "lark", "aotgrad"):
             raise ImportError(name + " is blocked")
 sys.meta_path.insert(0, Blocker())
-import collections, dataclasses
+import collections, dataclasses, pickle
 import numpy as np
 from aotgrad_runtime.library import load
 model, total = load(sys.argv[1]).model, load(sys.argv[2])
@@ -332,6 +332,8 @@ assert out["loss"] == 4 * 2 * 9 * 0.5 * 1.5 and out["size"] == 4 and list(out) =
 made = out["all"][1]
 assert type(made).__name__ == "Layer" and made._fields == ("w", "b") and made.b is None and isinstance(made, tuple)
 assert dataclasses.is_dataclass(out["state"]) and type(out["state"]).__name__ == "State" and out["state"].count == 6
+again = pickle.loads(pickle.dumps(out))
+assert type(again["all"][1]) is type(made) and (again["all"][1].w == made.w).all() and again["state"] == out["state"]
 value, grad, grad_x = total.total_grad(params, np.ones((4, 3)))
 assert type(grad["layers"][0]) is Layer and grad["steps"] is None and grad["w"].shape == (3, 2)
 try:

@@ -55,9 +55,18 @@ def make_dataclass(kind: Any, values: dict[str, Any]) -> Any:
 @functools.lru_cache(maxsize=256)
 def standing(kind: str, name: str, fields: tuple[str, ...]) -> Any:
     """A class of this name and these fields, where the program has not the one that was built with. Raises ``ValueError`` or ``TypeError`` for names Python refuses."""
+    named: Callable[..., Any] = collections.namedtuple
     if kind == "named":
-        return collections.namedtuple(name, fields, module=__name__)
-    return dataclasses.make_dataclass(name, [(f, Any) for f in fields], namespace={"__module__": __name__})
+        made = named(name, fields, module=__name__)
+    else:
+        made = dataclasses.make_dataclass(name, [(f, Any) for f in fields], namespace={"__module__": __name__})
+    made.__reduce__ = lambda self: (_again, (kind, name, fields, tuple([getattr(self, f) for f in fields])))
+    return made
+
+
+def _again(kind: str, name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    """An object of such a class from its pickle."""
+    return standing(kind, name, fields)(*values)
 
 
 def _loaded(kind: str, module: str, path: str, fields: tuple[str, ...]) -> Any:
