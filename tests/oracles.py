@@ -119,7 +119,7 @@ VALUES: dict[str, Callable[..., Any]] = {
     "index_select": lambda x, index, dim: np.take(x, index, dim), "index_add": _index_add, "masked_fill": lambda x, mask, value: np.where(mask, value, x),
     "clone": np.copy,
     "repeat_interleave": lambda x, repeats, dim: np.repeat(x, repeats, dim), "getitem": _getitem, "setitem": _setitem, "masked_set": _masked_set,
-    "square": np.square, "reciprocal": np.reciprocal, "rsqrt": lambda x: x ** -0.5, "relu": lambda x: np.maximum(x, 0),
+    "rsub": lambda x, y: y - x, "square": np.square, "reciprocal": np.reciprocal, "rsqrt": lambda x: x ** -0.5, "relu": lambda x: np.maximum(x, 0),
     **{name: getattr(np, name) for name in ("deg2rad", "rad2deg", "fmax", "fmin", "heaviside", "nan_to_num", "isclose", "logaddexp2", "sinc", "kron")},
     "lerp": lambda x, y, w: x + w * (y - x), "xlogy": scipy.special.xlogy, "addcmul": lambda x, y, z, value: x + value * y * z,
     "addcdiv": lambda x, y, z, value: x + value * y / z, **dict.fromkeys(("addmm", "baddbmm"), lambda x, y, z, beta, alpha: beta * x + alpha * (y @ z)),
