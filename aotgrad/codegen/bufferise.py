@@ -12,12 +12,13 @@ from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from ..ir.types import Layout, TensorType
 from .access import Access, through
-from .fusion import Item, Plan
 from .kernel import Index, KernelBuilder
 from .kernel_types import INDEX
 from .place import Block, place
+from .plan import Item, Plan
+from .written import form_of
 
-__all__ = ["Buffers", "Store", "Workspace", "adjacent", "dense", "strides_of"]
+__all__ = ["Buffers", "Store", "Workspace", "adjacent", "dense", "reshaped", "strides_of"]
 
 _ALIGN = 64
 
@@ -146,6 +147,15 @@ def dense(store: Store, t: TensorType, base: DimLike = 0) -> Access:
     return Access(store, base, strides_of(t))
 
 
+def reshaped(access: Access, t: TensorType, to: TensorType) -> Access:
+    """An array of type ``t`` in memory as one of type ``to``."""
+    if t == to:
+        return access
+    if not adjacent(access, t.shape):
+        raise AssertionError(f"a reshape of {t} with strides {access.strides}, which are not dense")
+    return Access(access.store, access.base, strides_of(to))
+
+
 class Buffers:
     """Access to every value in memory of one block. ``args`` and ``outs`` are given; the rest lives in the workspace,
     also outputs that have no place of their own (None), until the block has run."""
@@ -251,6 +261,10 @@ class Buffers:
         """Says where a value is (constants, results of kernels that need no buffer)."""
         self._at[v] = access
 
+    def written(self, op: Op) -> Access:
+        """Where the result of a write is, in the shape that it is written in."""
+        return reshaped(self.stored(op.result), op.result.type, form_of(op))
+
     def stored(self, v: Value) -> Access:
         """Where a value in memory is."""
         found = self._at.get(v)
@@ -291,10 +305,7 @@ class Buffers:
             return through(inner, self.plan.views[op], src.type.shape, v.type.shape)
         if op.name != "reshape":
             raise AssertionError(f"{v} is no view and has no place in memory")
-        inner = self.access(item, src)
-        if not adjacent(inner, src.type.shape):
-            raise AssertionError(f"a reshape of {src.type} with strides {inner.strides}, which are not dense")
-        return Access(inner.store, inner.base, strides_of(v.type))
+        return reshaped(self.access(item, src), src.type, v.type)
 
     def read_again(self, store: Store) -> bool:
         """Whether something else of this block reads (or writes) an output's buffer than what makes it."""

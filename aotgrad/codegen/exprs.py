@@ -14,8 +14,8 @@ from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from .access import Access, Map, compose
 from .bufferise import Buffers
-from .fusion import Item, Nest, Plan, weight
 from .kernel import KernelBuilder, constant_of
+from .plan import Item, Nest, Plan, weight
 from .windows import OVERLAY, WINDOW, Range, covers, outside
 
 __all__ = ["Graph", "Node", "Slot", "apply"]

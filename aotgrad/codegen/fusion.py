@@ -7,94 +7,25 @@ same space join nests (siblings). What is read in two nests is stored, except ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from aotgrad_runtime.errors import AotgradNotImplementedError
-
 from ..ir import dims as dimlib
-from ..ir import opdef
-from ..ir.core import Block, Op, Value
+from ..ir.core import Op, Value
 from ..ir.dims import DimLike
-from ..ir.opdef import ViewMap
 from ..ir.types import TensorType
 from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
-from .prepare import prepare
+from .plan import CHEAP, WRITES, How, Item, Kern, Nest, Plan, Scalar, Uses, classify, produced, size_one, view_of, weight, write_map
 from .sum_order import Pairs, by_blocks, every_pair, groups, in_line, innermost, is_run, joints, kept, may_split, mixes, sum_size, tied, ties
-from .windows import OVERLAY, WINDOW, window_map
+from .windows import WINDOW
+from .written import form_of
 
-__all__ = ["How", "Item", "Kern", "Nest", "Plan", "Scalar", "Uses", "WRITES", "classify", "fuse", "produced", "size_one", "view_of", "weight", "write_map"]
+__all__ = ["fuse"]
 
-CHEAP = 2
 _NEAR = 8  # weight of what is computed in every nest that reads it, where all its data is read anyway: less than writing and reading it
 _AGAIN = 16  # total weight of what is computed anew at several shifts of one nest rather than stored
-_WEIGHTS = {"div": 4, "sqrt": 4, "pow": 24}
-WRITES = frozenset(("insert", "insert_add"))
 _KEEP, _FAR = 8, 2048
 _MEMBERS, _SUMS = 512, 64  # values, and reductions, of a nest that takes no more: LLVM's time grows faster than a loop's body
-How = Map | str
-"""A map from the reader's space, or "dense" (in memory, row by row as its type says), "strided" (in memory), "inplace" (to be overwritten), "out"."""
-
-
-class Item:
-    """A step of the schedule. ``desc``: bits of the items that must come later; ``pos``: where it stood in the program."""
-
-    __slots__ = ("desc", "id", "op", "pos", "reached", "users")
-
-    def __init__(self, id: int, pos: int, op: Op | None) -> None:
-        self.id, self.pos, self.op = id, pos, op
-        self.desc = 0
-        self.reached = False  # whether an item comes before it
-        self.users: set[Item] = set()
-
-
-class Scalar(Item):
-    """An elementwise op on one element: straight-line code."""
-
-    __slots__ = ()
-
-
-class Kern(Item):
-    """An op with a kernel of its own. ``args``: its operands, some replaced by copies of their own; ``pairs``: operand -> result that continues its buffer."""
-
-    __slots__ = ("args", "pairs")
-
-    def __init__(self, id: int, pos: int, op: Op | None) -> None:
-        super().__init__(id, pos, op)
-        self.args: list[Value] = list(op.operands) if op is not None else []
-        self.pairs: dict[Value, Value] = {}
-
-
-class Nest(Item):
-    """One loop nest over ``space``. ``members``: values computed in it and their maps; ``roots``: what it produces, in reverse program order.
-
-    ``outer``: dims that loops run over outside, with several phases of inner loops in turn (None: not split).
-    """
-
-    __slots__ = ("epilogue", "kinds", "layout", "members", "outer", "reductions", "sequence", "space", "src", "stored", "writes")
-
-    def __init__(self, id: int, pos: int, space: tuple[DimLike, ...]) -> None:
-        super().__init__(id, pos, None)
-        self.space = space
-        self.outer: tuple[int, ...] | None = None
-        self.members: dict[Value, Map] = {}
-        self.sequence: list[Value] = []  # members and reductions, last first
-        self.stored: list[Value] = []
-        self.reductions: list[Op] = []
-        self.kinds: dict[Any, Op] = {}  # one reduction of each kind: what thousands share is asked once
-        self.writes: list[Op] = []
-        self.src = 0
-        self.layout: Any = None
-        self.epilogue: Op | None = None  # the product whose blocks it runs on
-
-
-Uses = dict[Value, list[tuple[Item, How]]]
-"""Who reads a value, and through which map."""
-
-
-def size_one(shape: Sequence[DimLike]) -> bool:
-    """Whether a shape statically holds one element."""
-    return all(isinstance(n, int) and n == 1 for n in shape)
 
 
 def far_rows(t: TensorType, memory: Sequence[int], kept: Iterable[int]) -> bool:
@@ -106,113 +37,9 @@ def far_rows(t: TensorType, memory: Sequence[int], kept: Iterable[int]) -> bool:
     return reduced > _FAR if isinstance(reduced, int) else sum(d not in kept for d in order) > 1
 
 
-def view_of(op: Op) -> ViewMap | None:
-    """The op as a view of operand 0, when it is one."""
-    if op.name == WINDOW:
-        return window_map(op)
-    if op.name == OVERLAY:
-        return None
-    low = opdef.get(op.name).lower
-    if isinstance(low, opdef.View):
-        return low.fn(op)
-    x = op.operands[0].type if op.operands else None
-    if op.name == "relayout" and x is not None:
-        return ViewMap((0,) * x.rank, tuple(((d, 1),) for d in range(x.rank)))
-    if op.name == "reshape" and x is not None:
-        return reshape_view(x.shape, op.result.type.shape)
-    if isinstance(low, opdef.Reduce) and x is not None and all(x.shape[d] == 1 for d in op.attrs["dims"]):
-        kept = iter(range(op.result.type.rank))
-        return ViewMap((0,) * x.rank, tuple(() if d in op.attrs["dims"] else ((next(kept), 1),) for d in range(x.rank)))
-    return None
-
-
-def classify(op: Op) -> str:
-    """``view``, ``alias`` (a reshape that is no affine view), ``ew``, ``idx``, ``red`` or ``kern``."""
-    if view_of(op) is not None:
-        return "view"
-    if op.name == OVERLAY:
-        return "ew"
-    if op.name == "reshape":
-        return "alias"
-    low = opdef.get(op.name).lower
-    if isinstance(low, opdef.Scalar):
-        return "kern" if opdef.limited(op) else "ew"  # in a loop of its own no element is computed that the program has not
-    if isinstance(low, opdef.Index):
-        return "idx"
-    if isinstance(low, opdef.Reduce):
-        return "red"
-    if isinstance(low, opdef.Kernel):
-        return "idx" if op.name == "constant" and op.attrs["value"].size == 1 else "kern"
-    raise AotgradNotImplementedError(f"ag.{op.name} has no kernel-level meaning; decompose composites before lowering")
-
-
-def weight(op: Op) -> int:
-    """What an elementwise op costs: 1 for an addition, 16 for a function like exp."""
-    if op.name in _WEIGHTS:
-        return _WEIGHTS[op.name]
-    if op.name == OVERLAY:
-        return len(op.operands)
-    definition = opdef.get(op.name)
-    if isinstance(definition.derivative, opdef.Partials) and len(op.operands) == 1 and op.name not in ("abs",):
-        return 16
-    return 16 if op.name == "atan2" else 1
-
-
 def _shifts(maps: Iterable[Map]) -> bool:
     """Whether maps differ in their offsets alone: neighbours of a stencil."""
     return len({tuple(terms for _, terms in m) for m in maps}) == 1
-
-
-class Plan:
-    """The outcome: items in order, and what the later steps ask about values.
-
-    ``registers``: outputs (by index) that are wanted in registers; ``donated``: argument -> index of the output that may take over its buffer; ``over``: the same,
-    but only by items that run after all others (``late``).
-    """
-
-    def __init__(self, block: Block, registers: frozenset[int] = frozenset(), donated: Mapping[Value, int] | None = None,
-                 over: Mapping[Value, int] | None = None) -> None:
-        self.block, self.registers, self.donated, self.over_args = block, registers, dict(donated or {}), dict(over or {})
-        ops, outputs = prepare(block)
-        self.ops: list[Op] = list(ops)
-        self.outputs: list[Value] = list(outputs)
-        self.windowed = any(op.name == WINDOW for op in self.ops)
-        self.kind: dict[Op, str] = {}
-        self.views: dict[Op, ViewMap] = {}
-        self.items: list[Item] = []
-        self.late: set[Item] = set()
-        self.replaced: dict[tuple[int, Value], Value] = {}  # (item id, operand) -> its copy in memory
-        self.claims: dict[Value, tuple[Value, int, DimLike]] = {}  # piece -> (concatenation, dim, start)
-        self.over: dict[Value, Value] = {}  # result of a write -> the value whose buffer it continues
-        self.memory: dict[Value, None] = {}  # values with a buffer of their own (or a part of another's)
-        self.memory_args: dict[Value, bool] = {}  # arguments that must be in memory, and whether side by side
-        self.order: dict[Value, tuple[int, ...]] = {}  # dims in memory order of a buffer whose layout nobody prescribes
-        self.same: dict[Value, Value] = {}  # value with a buffer -> the one whose place it takes, which is dead then
-        self._roots: dict[Value, Value] = {}
-        self.touched: dict[Value, set[Item]] = {}  # values in memory -> items that write or read them
-
-    @property
-    def in_place(self) -> frozenset[int]:
-        """Outputs that are written into the buffer of a donated argument."""
-        given = {**self.donated, **self.over_args}
-        ends = {i: self.base(self.outputs[i]) for i in given.values()}
-        return frozenset(i for a, i in given.items() if a is ends[i] or a is self.same.get(ends[i]))
-
-    def operand(self, item: Item, v: Value) -> Value:
-        """The value to read for operand ``v`` of an item: itself, or a copy made for it."""
-        return self.replaced.get((item.id, v), v)
-
-    def base(self, v: Value) -> Value:
-        """The value whose buffer holds ``v``: through writes in place and pieces of a concatenation."""
-        path = []
-        while True:
-            after = self._roots.get(v) or self.over.get(v) or (self.claims[v][0] if v in self.claims else None)
-            if after is None or after is v:
-                break
-            path.append(v)
-            v = after
-        self._roots.update((p, v) for p in path)  # a root may get a base of its own later: then the walk goes on from there
-        return v
 
 
 class _Analysis:
@@ -502,7 +329,9 @@ class _Analysis:
         if how == "order":
             return True
         if reader is writer:
-            return isinstance(writer, Nest) and isinstance(how, tuple) and len(writer.writes) == 1 and how == write_map(writer.writes[0])
+            if isinstance(writer, Kern):
+                return isinstance(how, tuple)  # a number that a loop or a branch is given: it is read before
+            return isinstance(writer, Nest) and isinstance(how, tuple) and len(writer.writes) == 1 and how == _written_map(writer.writes[0])
         return not writer.desc >> reader.id & 1
 
     def _ew(self, op: Op, pos: int) -> None:
@@ -714,17 +543,17 @@ class _Analysis:
         if op.name == "concatenate":
             self._pieces(op, item, pos)
             return
-        first, last = 0, 0
+        pairs, last = dict[int, int](op.attrs.get("pairs", ())), 0
         if op.name in ("scatter", "scatter_add"):
-            last = 1
+            pairs = {0: 0}
         elif op.name == "scan":
-            first = op.attrs["consts"]
-            last = first + op.attrs["carry"]
+            last = op.attrs["consts"] + op.attrs["carry"]
+            pairs = {op.attrs["consts"] + j: j for j in range(op.attrs["carry"])}
         for i, o in enumerate(op.operands):
             if size_one(o.type.shape) and (op.name == "cond" or op.name == "scan" and i < last):  # what a scan runs over is read in memory
                 self._request(o, item, zero_map(o.type.rank))
-            elif first <= i < last:
-                self._overwrite(item, i, op.results[i - first], pos)
+            elif i in pairs:
+                self._overwrite(item, i, op.results[pairs[i]], pos)
             else:
                 self._request(o, item, "strided")
 
@@ -780,18 +609,10 @@ class _Analysis:
             start = start + p.type.shape[dim]
 
 
-def produced(item: Item) -> Sequence[Value]:
-    """Values that an item computes and that may live in memory."""
-    if isinstance(item, Nest):
-        product = item.epilogue.results if item.epilogue is not None else ()
-        return [*product, *item.stored, *(r.result for r in item.reductions), *(w.result for w in item.writes)]
-    return item.op.results if item.op is not None else ()
-
-
-def write_map(op: Op) -> Map:
-    """Where the value of an insert goes: the map of the target's dims over the value's space."""
-    v = op.operands[1].type
-    return tuple((start, ((d, step),) if v.shape[d] != 1 else ()) for d, (start, step) in enumerate(zip(op.attrs["starts"], op.attrs["steps"])))
+def _written_map(op: Op) -> Map | None:
+    """Where the value of an insert goes in the array as it is, if that is a map."""
+    shape, view = op.result.type.shape, reshape_view(op.result.type.shape, form_of(op).shape)
+    return None if view is None else compose(view, shape, write_map(op))
 
 
 def fuse(plan: Plan) -> tuple[Plan, Uses]:

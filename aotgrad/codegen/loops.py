@@ -17,11 +17,11 @@ from ..ir.dims import DimLike, product, symbol
 from .access import Access, Map, identity, map_dims, zero_map
 from .bufferise import Store
 from .exprs import Graph, Node, Slot, apply, const_of, levels
-from .fusion import Item, Nest, size_one, write_map
 from .guards import both, guarded, inside
 from .kernel import Index, as_ktype, constant_of, register
 from .nest import Context, Loop, Phase, Place, Reduction, Root, collapse, flat, rank_of, unflat
 from .phases import Phases
+from .plan import Item, Nest, size_one, write_map
 from .sharing import private_rows, shared
 from .spans import STRIP, Line, Spans, far, light
 from .strips import Strips, as_one, shallow
@@ -121,8 +121,8 @@ class NestEmitter(Sums, Spans, Strips, Tiles):
         for w in nest.writes:
             if split.home[w.result] == p:
                 source = w.operands[1]
-                place = buffers.stored(w.result).at(write_map(w))
-                ph.roots.append(Root(graph.node(source, identity(source.type.shape)), buffers.stored(w.result).store, place, w.name == "insert_add"))
+                access = buffers.written(w)
+                ph.roots.append(Root(graph.node(source, identity(source.type.shape)), access.store, access.at(write_map(w)), w.name == "insert_add"))
         for red in reversed(nest.reductions):
             if split.home[red.result] == p:
                 ph.reds.append(self._reduction(graph, red))

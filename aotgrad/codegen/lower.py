@@ -21,11 +21,11 @@ from .access import Access
 from .bufferise import Buffers, Store, Workspace, adjacent, dense
 from .emit import Entry
 from .exprs import apply, const_of
-from .fusion import Item, Kern, Nest, Plan, Scalar
 from .kernel import Kernel, KernelBuilder, function
 from .loops import NestEmitter, scalar_of
 from .lowering_kernels import emit_kernel
 from .nest import Context
+from .plan import Item, Kern, Nest, Plan, Scalar
 from .planning import analyse
 from .regions import region_of
 from .report import describe

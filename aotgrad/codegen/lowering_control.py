@@ -1,7 +1,9 @@
 """Loops and branches of the tensor level: ``scan`` and ``cond``.
 
 Carries and results of size 1 stay in registers. An array in a scan's carry has one buffer when the body only writes parts of it (``insert``,
-``scatter``), else two in turn. Inputs that are scanned are read, and results stacked, where they are: the body gets their row as a view.
+``scatter``), else two in turn; one that comes back as it is is left alone. So it is with an array that a cond is given and gives back (``written``): a branch
+that writes parts of it does so in its place, one that keeps it does nothing. Inputs that are scanned are read, and results stacked, where they are: the body
+gets their row as a view.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from typing import Any
 
 from ..ir.core import Block, Value
 from .access import Access
-from .bufferise import Store, adjacent, dense, strides_of
-from .fusion import Kern, size_one
+from .bufferise import Store, adjacent, dense, reshaped, strides_of
 from .kernel import register
 from .loops import scalar_of
 from .lowering_index import as_size, elementwise
 from .lowering_packed import Packed, fixed_in_loop
 from .nest import Context
+from .plan import Kern, size_one
 from .planning import analyse
 
 __all__ = ["cond", "scan"]
@@ -32,6 +34,13 @@ def _one(v: Value) -> bool:
 def _copy(cx: Context, v: Value, source: Access, target: Access) -> None:
     places = [(a.base, {d: s for d, s in enumerate(a.strides) if s != 0}) for a in (source, target)]
     elementwise(cx, v.type.shape, [(source.store, places[0])], lambda k, x: x, (target.store, places[1]))
+
+
+def _without(block: Block, outputs: Sequence[int]) -> Block:
+    """The block without some of its outputs."""
+    out = Block()
+    out.args, out.ops, out.outputs = block.args, block.ops, [v for j, v in enumerate(block.outputs) if j not in outputs]
+    return out
 
 
 def _row(access: Access, i: Any) -> Access:
@@ -50,9 +59,12 @@ class _Scan:
         outs, args = self.body.outputs, self.body.args
         arrays = [j for j in range(self.nk) if not _one(outs[j])]
         self.scalars = [j for j in range(self.nk) if _one(outs[j])]
-        registers = [j for j, v in enumerate(outs) if _one(v)]
-        self.plan = analyse(self.body, registers, {args[self.nc + j]: j for j in arrays})
-        self.double = [j for j in arrays if j not in self.plan.in_place]
+        still = [j for j in arrays if outs[j] is args[self.nc + j]]
+        self.moving = [j for j in range(len(outs)) if j not in still]  # outputs that a round gives
+        place = {j: i for i, j in enumerate(self.moving)}
+        self.plan = analyse(_without(self.body, still), [place[j] for j, v in enumerate(outs) if _one(v)],
+                            {args[self.nc + j]: place[j] for j in arrays if j in place})
+        self.double = [j for j in arrays if j in place and place[j] not in self.plan.in_place]
         self.arrays = arrays
         self.copies: dict[int, Store] = {}
         self.made: list[Store] = []  # constants of the loop that every round would have to copy
@@ -60,8 +72,8 @@ class _Scan:
     def emit(self) -> None:
         """Buffers, the loop, and what is left to move after it."""
         cx, kb, op = self.cx, self.cx.kb, self.op
-        self.carry = {j: cx.buffers.stored(op.results[j]) for j in self.arrays}
-        spare = {j: cx.work.take(op.results[j].type.dtype, op.results[j].type.size) for j in self.double}
+        self.carry = {j: reshaped(cx.buffers.stored(op.results[j]), op.results[j].type, self.body.outputs[j].type) for j in self.arrays}
+        spare = {j: cx.work.take(v.type.dtype, v.type.size) for j in self.double for v in (self.body.outputs[j],)}
         start = [scalar_of(cx, self.item, op.operands[self.nc + j]) for j in self.scalars]
         self.consts = {i: scalar_of(cx, self.item, op.operands[i]) for i in range(self.nc) if _one(op.operands[i])}
         self.fixed = {p: self._fixed(p) for p in range(self.nc) if p not in self.consts}
@@ -78,7 +90,7 @@ class _Scan:
             self._settle(j, mem)
         for s in (*spare.values(), *self.copies.values(), *self.made, *packed):
             cx.work.give_back(s)
-        cx.report.append({"kind": "scan", "length": op.attrs["length"], "in place": len(self.plan.in_place), "double": len(self.double),
+        cx.report.append({"kind": "scan", "length": op.attrs["length"], "in place": len(self.arrays) - len(self.double), "double": len(self.double),
                           "registers": len(self.scalars)})
 
     def _fixed(self, p: int) -> Access:
@@ -104,7 +116,7 @@ class _Scan:
     def _start(self, j: int) -> Access:
         """The carry's own buffer where it begins at element 0 and is dense; else a copy in the workspace."""
         at: Access = self.carry[j]
-        v = self.op.results[j]
+        v = self.body.outputs[j]
         if isinstance(at.base, int) and at.base == 0 and at.strides == strides_of(v.type):
             return at
         store = self.cx.work.take(v.type.dtype, v.type.size)
@@ -123,7 +135,8 @@ class _Scan:
         writes = dict(zip(self.double, args[n + d:]))
         at, regs = self._arguments(i, dict(zip(self.scalars, args[:n])), reads)
         outs: list[Access | None] = []
-        for j, v in enumerate(body.outputs):
+        for j in self.moving:
+            v = body.outputs[j]
             if _one(v):
                 outs.append(None)
             elif j >= self.nk:
@@ -132,7 +145,8 @@ class _Scan:
                 outs.append(Access(Store(writes[j], v.type.dtype, "work"), 0, strides_of(v.type)))
             else:
                 outs.append(self.carry[j])
-        found = dict(zip(sorted(self.plan.registers), self.lower_block(cx.module, cx.kb, self.plan, at, outs, cx.work, regs)))
+        given = self.lower_block(cx.module, cx.kb, self.plan, at, outs, cx.work, regs)
+        found = dict(zip([self.moving[i] for i in sorted(self.plan.registers)], given))
         for j, x in found.items():
             if j >= self.nk:
                 stack = cx.buffers.stored(op.results[j])
@@ -172,7 +186,7 @@ class _Scan:
 
     def _settle(self, j: int, mem: Value) -> None:
         """After an odd number of rounds the carry is in the spare buffer."""
-        cx, kb, v = self.cx, self.cx.kb, self.op.results[j]
+        cx, kb, v = self.cx, self.cx.kb, self.body.outputs[j]
         source = Access(Store(mem, v.type.dtype, "work"), 0, strides_of(v.type))
         if j in self.copies:
             _copy(cx, v, source, self.carry[j])
@@ -187,23 +201,52 @@ def scan(cx: Context, item: Kern, lower_block: Any) -> None:
     _Scan(cx, item, lower_block).emit()
 
 
+class _Cond:
+    """One cond being emitted. ``pairs``: results by number, and the region arguments whose place they take."""
+
+    def __init__(self, cx: Context, item: Kern, lower_block: Any) -> None:
+        op = item.op
+        assert op is not None
+        self.cx, self.item, self.op, self.lower_block = cx, item, op, lower_block
+        self.results = [j for j, r in enumerate(op.results) if _one(r)]
+        self.pairs = {j: p - 1 for p, j in op.attrs.get("pairs", ())}
+
+    def emit(self) -> None:
+        """Both branches."""
+        cx, op, item, kb = self.cx, self.op, self.item, self.cx.kb
+        predicate = scalar_of(cx, item, op.operands[0])
+        given = {p: scalar_of(cx, item, o) for p, o in enumerate(op.operands) if p and _one(o)}
+        outs = [None if j in self.results else reshaped(cx.buffers.stored(r), r.type, op.regions[0].outputs[j].type) for j, r in enumerate(op.results)]
+        with kb.if_(predicate, [register(op.results[j].type.dtype) for j in self.results]) as br:
+            for region, branch in zip(op.regions, (br.then, br.orelse)):
+                with branch():
+                    held = {p: outs[j] for j, p in self.pairs.items()}
+                    at = {a: held[p] if p in held else cx.buffers.access(item, op.operands[p + 1]) for p, a in enumerate(region.args) if p + 1 not in given}
+                    kb.yield_(*self._branch(region, at, {a: given[p] for p, a in enumerate(region.args, 1) if p in given}, outs))
+        for j, x in zip(self.results, br.results):
+            cx.regs[op.results[j]] = x
+            if op.results[j] in cx.plan.memory:
+                target = cx.buffers.stored(op.results[j])
+                kb.store(x, target.store.mem, kb.dim(target.base))
+        cx.report.append({"kind": "cond", "in place": len(self.pairs)} if self.pairs else {"kind": "cond"})
+
+    def _branch(self, region: Block, at: Any, regs: dict[Value, Value], outs: Sequence[Access | None]) -> list[Value]:
+        """One branch: what is not made in its place is made apart, and copied there when nothing reads the old array any more."""
+        cx, paired = self.cx, {j: region.args[p] for j, p in self.pairs.items()}
+        still = [j for j, a in paired.items() if region.outputs[j] is a]
+        made = [j for j in range(len(outs)) if j not in still]
+        plan = analyse(_without(region, still), [i for i, j in enumerate(made) if j in self.results], {paired[j]: i for i, j in enumerate(made) if j in paired})
+        read = {*(o for op in region.ops for o in op.operands), *region.outputs}
+        apart = {j: outs[j] for i, j in enumerate(made) if j in paired and i not in plan.in_place and paired[j] in read}
+        own = {j: dense(cx.work.take(v.type.dtype, v.type.size), v.type) for j in apart for v in (region.outputs[j],)}
+        found: list[Value] = self.lower_block(cx.module, cx.kb, plan, at, [own.get(j, outs[j]) for j in made], cx.work, regs)
+        for j, target in apart.items():
+            assert target is not None
+            _copy(cx, region.outputs[j], own[j], target)
+            cx.work.give_back(own[j].store)
+        return found
+
+
 def cond(cx: Context, item: Kern, lower_block: Any) -> None:
     """Runs one of two regions."""
-    op, kb = item.op, cx.kb
-    assert op is not None
-    predicate = scalar_of(cx, item, op.operands[0])
-    results = [j for j, r in enumerate(op.results) if _one(r)]
-    outs = [None if j in results else cx.buffers.stored(r) for j, r in enumerate(op.results)]
-    given = {p: scalar_of(cx, item, o) for p, o in enumerate(op.operands) if p and _one(o)}
-    with kb.if_(predicate, [register(op.results[j].type.dtype) for j in results]) as br:
-        for region, branch in zip(op.regions, (br.then, br.orelse)):
-            with branch():
-                at = {a: cx.buffers.access(item, op.operands[p]) for p, a in enumerate(region.args, 1) if p not in given}
-                regs = {a: given[p] for p, a in enumerate(region.args, 1) if p in given}
-                kb.yield_(*lower_block(cx.module, kb, analyse(region, results), at, outs, cx.work, regs))
-    for j, x in zip(results, br.results):
-        cx.regs[op.results[j]] = x
-        if op.results[j] in cx.plan.memory:
-            target = cx.buffers.stored(op.results[j])
-            kb.store(x, target.store.mem, kb.dim(target.base))
-    cx.report.append({"kind": "cond"})
+    _Cond(cx, item, lower_block).emit()

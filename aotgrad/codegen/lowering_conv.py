@@ -21,13 +21,13 @@ from .access import Access, identity
 from .bufferise import dense, strides_of
 from .conv.select import Choice, select
 from .conv.spec import FORWARD, INPUT_GRAD, WEIGHT_GRAD, ConvSpec
-from .fusion import Item, Kern, Nest
 from .image_loops import ImageLoops, Range
 from .kernel import Index, KernelBuilder, register
 from .loops import NestEmitter
 from .lowering_index import elementwise
 from .nest import Context, Loop
 from .once import Kept
+from .plan import Item, Kern, Nest
 from .report import describe
 
 __all__ = ["conv_nest", "convolution", "spec_of"]

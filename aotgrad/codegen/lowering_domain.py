@@ -10,9 +10,9 @@ from ..ir import dims, opdef
 from ..ir.core import Value
 from ..ir.dims import DimLike
 from .access import Access
-from .fusion import Kern
 from .lowering_index import elementwise, place_of, rounds
 from .nest import Context
+from .plan import Kern
 
 __all__ = ["in_domain"]
 

@@ -16,7 +16,6 @@ from . import gemm, sharing
 from .access import Access, identity
 from .bufferise import dense
 from .exprs import Node
-from .fusion import Item, Kern, Nest
 from .gemm.gemv import DOT_CHAINS, TILE_CHAINS
 from .kernel import Index, KernelBuilder, as_ktype, helper, register
 from .kernel_types import INDEX
@@ -25,6 +24,7 @@ from .lowering_index import as_size, place_of, rounds
 from .lowering_packed import Packed, both, more_than_few, pack_here
 from .nest import Context
 from .once import Kept
+from .plan import Item, Kern, Nest
 from .report import describe
 from .sharing import apart
 from .sum_order import BLOCK

@@ -16,10 +16,11 @@ from ..ir.types import TensorType
 from .access import Access
 from .bufferise import Store, dense
 from .exprs import Node
-from .fusion import Kern, size_one
 from .kernel import Index, KernelBuilder, ScalarBuilder, memref
 from .loops import one_pass
 from .nest import Context, Place, Root, rank_of
+from .plan import Kern, size_one
+from .written import form_of
 
 __all__ = ["as_size", "constant", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
 
@@ -109,7 +110,7 @@ def _index_move(cx: Context, item: Kern, x: Access, idx: Access, other: Access, 
     """``other[..., i, ...] = x[..., idx[i], ...]``, or with ``write`` the other way round (set or add)."""
     op, kb = item.op, cx.kb
     assert op is not None
-    dim, source, index_shape = op.attrs["dim"], op.operands[0].type, op.operands[1].type.shape
+    dim, source, index_shape = op.attrs["dim"], op.operands[0].type if write is None else form_of(op), op.operands[1].type.shape
     count = len(index_shape)
     rest = [d for d in range(source.rank) if d != dim]
     rest_other = [*range(dim), *range(dim + count, source.rank - 1 + count)]
@@ -146,7 +147,7 @@ def scatter(cx: Context, item: Kern) -> None:
     op = item.op
     assert op is not None
     idx, v = (cx.buffers.access(item, o) for o in op.operands[1:])
-    _index_move(cx, item, cx.buffers.stored(op.result), idx, v, "add" if op.name == "scatter_add" else "set")
+    _index_move(cx, item, cx.buffers.written(op), idx, v, "add" if op.name == "scatter_add" else "set")
 
 
 def _walk(cx: Context, n: DimLike, reverse: bool) -> Any:

@@ -8,8 +8,8 @@ from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from ..ir import opdef
 from . import later
-from .fusion import Kern
 from .nest import Context
+from .plan import Kern
 
 __all__ = ["emit_kernel"]
 

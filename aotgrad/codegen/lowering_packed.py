@@ -18,10 +18,10 @@ from ..ir.dims import DimLike
 from . import gemm
 from .access import Access, through
 from .bufferise import Store, strides_of
-from .fusion import Item, Plan
 from .kernel import Index
 from .lowering_index import elementwise
 from .nest import Context
+from .plan import Item, Plan
 from .sum_order import FEW
 
 __all__ = ["Packed", "both", "fixed_in_loop", "more_than_few", "pack_here"]

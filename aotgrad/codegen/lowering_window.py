@@ -16,13 +16,13 @@ from ..ir import dims
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from .access import Access
-from .fusion import Kern
 from .guards import both, guarded, inside
 from .image_loops import ImageLoops, Range
 from .kernel import Index, register
 from .kernel_core import CMPI
 from .lowering_places import at_places
 from .nest import Context
+from .plan import Kern
 
 __all__ = ["windows"]
 

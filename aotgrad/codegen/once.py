@@ -21,8 +21,8 @@ from ..ir.transforms.rewrite import copy_ops
 from ..ir.types import TensorType
 from .access import Access
 from .bufferise import Store
-from .fusion import view_of
 from .kernel import KernelBuilder
+from .plan import view_of
 
 __all__ = ["LEAST", "Cut", "Kept", "KeptStore", "block_type", "cut", "once_name"]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from ..ir import dims
 from ..ir.core import Op, Value
-from .fusion import Item, Nest, Plan, Scalar, Uses
+from .plan import Item, Nest, Plan, Scalar, Uses
 
 __all__ = ["put_off", "schedule"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ir.core import Op, Value
 from .access import identity, map_dims
 from .exprs import Graph, member_needs
-from .fusion import CHEAP, Nest, weight
+from .plan import CHEAP, Nest, weight
 
 __all__ = ["Phases"]
 

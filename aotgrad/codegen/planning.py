@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..ir.core import Block, Value
-from .fusion import Plan, fuse
+from .fusion import fuse
 from .order import put_off, schedule
+from .plan import Plan
 from .takeover import take_over
 
 __all__ = ["analyse"]

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from ..ir.core import Func, Op, walk
-from .fusion import Item, Nest, weight
+from .plan import Item, Nest, weight
 from .windows import OVERLAY
 
 __all__ = ["places_of", "region_of"]

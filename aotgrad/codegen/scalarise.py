@@ -18,7 +18,7 @@ from ..ir import opdef
 from ..ir.builder import Builder
 from ..ir.core import Block, Op, Value
 from ..ir.opdef import ViewMap
-from .fusion import view_of, weight
+from .plan import view_of, weight
 from .sum_order import CHAINS, groups, is_run, sum_size
 
 __all__ = ["scalarise"]

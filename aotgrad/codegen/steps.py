@@ -11,8 +11,8 @@ from aotgrad_runtime.records import record
 from ..ir import dims, opdef
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
-from .fusion import Item, Kern, Nest, weight
 from .nest import Context
+from .plan import Item, Kern, Nest, weight
 from .regions import region_of
 
 __all__ = ["Step", "step_of"]
@@ -92,7 +92,10 @@ def _elementwise(op: Op) -> DimLike:
 def _kernel(cx: Context, item: Kern, op: Op, step: Step) -> None:
     step.flops, step.product = _arithmetic(op), op.name == "dot" or op.name.startswith("conv")
     step.written = sum((_bytes(r) for r in op.results), 0)
-    if op.name == "take":  # reads no more of the table than it gives
+    if op.name in ("scatter", "scatter_add"):  # in place: a copy that it needs is a kernel of its own
+        step.written = _bytes(op.operands[2])
+        step.read = sum((_touched(cx, item, o) for o in op.operands[1:]), step.written if op.name == "scatter_add" else 0)
+    elif op.name == "take":  # reads no more of the table than it gives
         step.read = step.written + sum((_touched(cx, item, o) for o in op.operands[1:]), 0)
     else:
         step.read = sum((_touched(cx, item, o) for o in op.operands), 0)

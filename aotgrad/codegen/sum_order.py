@@ -28,7 +28,7 @@ from ..ir.types import TensorType
 from .windows import OVERLAY
 
 if TYPE_CHECKING:
-    from .fusion import Nest
+    from .plan import Nest
 
 __all__ = [
     "BLOCK", "CHAINS", "FEW", "Pairs", "apart", "by_blocks", "every_pair", "groups", "in_line", "innermost", "is_run", "is_thin", "joints", "kept", "may_split", "mixes",

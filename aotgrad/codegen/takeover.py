@@ -14,7 +14,7 @@ from ..ir.dims import DimLike
 from ..ir.types import Layout, TensorType
 from .access import Access, Map, is_permutation, map_dims
 from .bufferise import strides_of
-from .fusion import How, Item, Nest, Plan
+from .plan import How, Item, Nest, Plan
 from .sum_order import kept
 from .windows import OVERLAY
 

@@ -77,8 +77,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     given = [[_shown(_plain_type(trace, v.type)) for v in s.block.outputs] for s in subs]
     if given[0] != given[1]:
         raise _unlike(given)
-    outer = [*values, *lifted]
-    blocks = [_aligned(s, len(values), outer) for s in subs]
+    outer = list(dict.fromkeys([*values, *lifted]))  # what is given and captured is one array to the branches, and has one cotangent
+    blocks = [_aligned(s, values, outer) for s in subs]
     found = b.emit("cond", [p, *outer], {}, blocks)
     join(trace, p)
     out = [cls._of(trace, unrecorded(b, v)) for v in found]
@@ -119,12 +119,11 @@ def _unlike(given: Sequence[Sequence[str]]) -> AotgradTypeError:
     return AotgradTypeError(f"{user_loc()}: cond: one branch gives {one}, the other {other}; make shapes and dtypes equal")
 
 
-def _aligned(sub: Sub, given: int, outer: Sequence[Value]) -> Block:
-    """The branch with one argument per value of ``outer``, used or not."""
+def _aligned(sub: Sub, given: Sequence[Value], outer: Sequence[Value]) -> Block:
+    """The branch, which takes ``given`` and what it captures, with one argument per value of ``outer``, used or not."""
     block = Block([v.type for v in outer])
     place = {v: i for i, v in enumerate(outer)}
-    env: dict[Value, Value] = dict(zip(sub.block.args[:given], block.args))
-    env.update({arg: block.args[place[v]] for arg, v in zip(sub.block.args[given:], sub.lifted_values())})
+    env: dict[Value, Value] = {arg: block.args[place[v]] for arg, v in zip(sub.block.args, [*given, *sub.lifted_values()])}
     copy_ops(Builder(block), sub.block.ops, env)
     block.outputs = [env[o] for o in sub.block.outputs]
     return block

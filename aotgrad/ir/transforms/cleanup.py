@@ -15,7 +15,6 @@ from ..host import acts
 from . import sink
 from .centred import spread, without_centred
 from .factors import without_factors
-from .flat_carries import flat_carries
 from .rewrite import decompose_func, rebuild
 
 __all__ = ["Cse", "Dce", "Decompose", "Simplify", "dce_block", "standard"]
@@ -240,4 +239,4 @@ class Simplify:
 def standard(func: Func, first: Mapping[str, Callable[..., Any]] | None = None) -> Func:
     """What runs before code generation, in one walk: decompose, simplify, merge; then drop. ``first``: rules to try before those that simplify (not in regions)."""
     rules = _RULES if not first else {**_RULES, **{name: _either(rule, _RULES.get(name)) for name, rule in first.items()}}
-    return Func(func.name, dce_block(flat_carries(rebuild(func.body, expand=True, rules=rules, inside=_RULES, merge=True))), func.attrs)
+    return Func(func.name, dce_block(rebuild(func.body, expand=True, rules=rules, inside=_RULES, merge=True)), func.attrs)

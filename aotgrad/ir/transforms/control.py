@@ -334,6 +334,8 @@ class _linear_branch:
         b = Builder(self.aside)
         self.results = [b.zeros(o) if t is None else t for o, t, w in zip(self.outs, self.tangents, wanted) if w]
         free = free_values(self.aside.ops, self.results, [m for m in self.moving if m is not None])
+        again, free = _cheap(self.primal.ops, free, set())
+        self.aside.ops[:0] = again
         place = {a: i for i, a in enumerate(self.primal.args)}
         self.direct = [place[r] for r in free if r in place]
         self.stacked = [r for r in free if r not in place]

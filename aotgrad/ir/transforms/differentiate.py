@@ -158,52 +158,98 @@ def transpose_into(b: Builder, ops: Sequence[Op], inputs: Sequence[Value], outpu
 
     Values that ``ops`` use and that do not depend on ``inputs`` must be usable where ``b`` appends. ``seeds``: cotangents that inputs have already.
     """
-    ends = set(inputs)
     depends = set(inputs)
     for op in ops:
         if any(o in depends for o in op.operands):
             depends.update(op.results)
-    ct: dict[Value, Any] = {}
+    found = _Cotangents(b, ops, inputs)
     for x, seed in zip(inputs, seeds or ()):
         if seed is not None:
-            ct[x] = seed
+            found.add(x, seed)
     for out, c in zip(outputs, cts):
         if out is not None and c is not None and out in depends:
-            _collect(b, ct, out, c)
+            found.add(out, c)
     outer = b.loc
-    for op in reversed(ops):
-        given = [ct.pop(r, None) for r in op.results]
+    for at in range(len(ops) - 1, -1, -1):
+        op = ops[at]
+        given = [found.take(r) for r in op.results]
         if all(g is None for g in given):
             continue
         b.loc = None if op.loc is None else op.loc.as_adjoint()
         linear = [o in depends for o in op.operands]
         for i, c in _transpose_op(b, op, linear, given).items():
             if linear[i] and c is not None:
-                x = op.operands[i]
-                while isinstance(c, Accumulate) and x not in ct and x not in ends and _plainly_reshaped(x):
-                    x, c = x.op.operands[0], _before(b, x, c)  # type: ignore[union-attr]
-                _collect(b, ct, x, c)
+                found.add(op.operands[i], c, at)
     b.loc = outer
-    return [ct.get(x) for x in inputs]
+    return [found.take(x, last=False) for x in inputs]
 
 
-def _collect(b: Builder, ct: dict[Value, Any], x: Value, c: Any) -> None:
-    have = ct.get(x)
-    if isinstance(c, Accumulate):
-        ct[x] = c.into(b.zeros(c.like) if have is None else have)
-    else:
-        ct[x] = c if have is None else b.add(have, c)
+_WRITES = frozenset(("insert", "insert_add", "scatter", "scatter_add"))
 
 
-def _plainly_reshaped(x: Value) -> bool:
-    return x.op is not None and x.op.name == "reshape" and x.type.layout is None and x.op.operands[0].type.layout is None
+class _Cotangents:
+    """Cotangents while a program is walked from its end. What adds into an array's cotangent (``Accumulate``) is added into one that is there, if in another shape, or
+    waits for the one that a write into the array will give: else it would be made in an array of zeros, and every round of a loop would add whole arrays."""
 
+    def __init__(self, b: Builder, ops: Sequence[Op], inputs: Sequence[Value]) -> None:
+        self.b, self.ct = b, dict[Value, Any]()
+        self.roots: dict[Value, Value] = {}  # what values are reshapes of
+        self.latest: dict[Value, Value] = {}  # by root: the value that got a cotangent last
+        self.written: dict[Value, int] = {}  # by root: the first op that gives a whole cotangent of it
+        self.waiting: dict[Value, list[tuple[Value, Accumulate, Any]]] = {}  # by root
+        ends = set(inputs)
+        for at, op in enumerate(ops):
+            if op.name == "reshape" and op.result not in ends and op.result.type.layout is None and op.operands[0].type.layout is None:
+                self.roots[op.result] = self.root(op.operands[0])
+            for o in op.operands if op.regions else op.operands[:1] if op.name in _WRITES else ():
+                self.written.setdefault(self.root(o), at)
 
-def _before(b: Builder, x: Value, c: Accumulate) -> Accumulate:
-    """What adds into the cotangent of a reshaped value, as what adds into that of the value itself: else it would be made in a buffer of its own."""
-    assert x.op is not None
-    like, shape = x.op.operands[0], x.type.shape
-    return Accumulate(like, lambda acc: b.to_shape(c.into(b.to_shape(acc, shape)), like.type.shape))
+    def root(self, x: Value) -> Value:
+        """What ``x`` is a reshape of, or itself."""
+        return self.roots.get(x, x)
+
+    def add(self, x: Value, c: Any, at: int = 0) -> None:
+        """Adds ``c`` to the cotangent of ``x``. ``at``: the op that it comes from."""
+        root = self.root(x)
+        if isinstance(c, Accumulate) and x not in self.ct:
+            held = self.latest.get(root)
+            if held is None or held not in self.ct:
+                if self.written.get(root, at) < at:
+                    self.waiting.setdefault(root, []).append((x, c, self.b.loc))
+                    return
+                held = root
+            x, c = self._elsewhere(x, held, c)
+        self._collect(x, c)
+        self.latest[root] = x
+        if root in self.waiting:
+            self._settle(root, x)
+
+    def take(self, x: Value, last: bool = True) -> Any:
+        """The cotangent of ``x``, or None. ``last``: nobody asks again."""
+        if x in self.waiting:
+            self._settle(x, x)
+        return self.ct.pop(x, None) if last else self.ct.get(x)
+
+    def _settle(self, root: Value, to: Value) -> None:
+        outer = self.b.loc
+        for x, c, loc in self.waiting.pop(root):
+            self.b.loc = loc
+            self._collect(*self._elsewhere(x, to, c))
+        self.b.loc = outer
+
+    def _collect(self, x: Value, c: Any) -> None:
+        have = self.ct.get(x)
+        if isinstance(c, Accumulate):
+            self.ct[x] = c.into(self.b.zeros(c.like) if have is None else have)
+        else:
+            self.ct[x] = c if have is None else self.b.add(have, c)
+
+    def _elsewhere(self, x: Value, to: Value, c: Accumulate) -> tuple[Value, Accumulate]:
+        """What adds into the cotangent of ``x``, as what adds into that of ``to``, the same array in another shape."""
+        if x is to:
+            return x, c
+        b, shape, wanted = self.b, x.type.shape, to.type.shape
+        return to, Accumulate(to, lambda acc: b.to_shape(c.into(b.to_shape(acc, shape)), wanted))
 
 
 def _transpose_op(b: Builder, op: Op, linear: list[bool], given: list[Any]) -> dict[int, Any]:
