@@ -183,6 +183,24 @@ def test_derivatives(name: str) -> None:
     np.testing.assert_allclose(ag.compile(ag.grad(lambda p: (ag.grad(lambda p: (f(p) * w).sum())(p) * h).sum()))(p), second, rtol=1e-6, atol=1e-7)
 
 
+def test_the_gradient_of_writes_at_several_indices_costs_what_they_write() -> None:
+    """Of equal indices the last one counts: which it was is asked for in an array that is not filled first, as no other place of it is read."""
+    def f(p: Any) -> Any:
+        def step(c: Any, i: Any) -> Any:
+            j, k = ag.stack([i, i - 1, i]), ag.stack([i - 1, i, i - 1])
+            return c.at[j, k].set(ag.sin(c[k, j]) * p[0, :3]), None
+
+        return (ag.scan(step, p, np.arange(1, N))[0] ** 2).sum()
+
+    g, p = ag.compile(ag.grad(f)), start()
+    np.testing.assert_allclose(g(p), ag.grad(f)(p), rtol=1e-12)
+    assert max(k.written for k in rounds(g.explain(p).kernels)) <= 3 * 3 * 8, "three numbers each of what one loop makes"
+    traced, rows = Program(standard(g.trace(p))), np.arange(1, N)
+    np.testing.assert_allclose(traced(p, *[rows for _ in traced.func.arg_types[1:]], guard=True), g(p), rtol=1e-14)
+    dropped = ag.compile(ag.grad(lambda v: ag.zeros(4, dtype=ag.float64).at[np.array([0, 9, 1, 0])].set(v).sum()), checks=False)
+    np.testing.assert_array_equal(dropped(np.ones(4)), [0.0, 0.0, 1.0, 1.0])
+
+
 # ---- where it must copy -----------------------------------------------------------------------------------------------------------------
 
 def kept_in_a_value(c: Any, i: Any) -> Any:

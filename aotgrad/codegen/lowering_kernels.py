@@ -10,6 +10,7 @@ from ..ir import opdef
 from . import later
 from .nest import Context
 from .plan import Kern
+from .written import UNSET
 
 __all__ = ["emit_kernel"]
 
@@ -28,8 +29,8 @@ def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
     """Emits a kernel item. ``lower_block`` lowers regions."""
     op = item.op
     assert op is not None
-    if op.name == "concatenate":
-        return  # its pieces are written in place
+    if op.name in ("concatenate", UNSET):
+        return  # its pieces are written in place; it holds anything
     if op.name in ("scan", "cond"):
         (later.lowering_control.scan if op.name == "scan" else later.lowering_control.cond)(cx, item, lower_block)
         return

@@ -14,7 +14,7 @@ from ..ir.opdef import ViewMap
 from .access import Map, reshape_view
 from .prepare import prepare
 from .windows import OVERLAY, WINDOW, window_map
-from .written import formed, size_one
+from .written import UNSET, formed, size_one
 
 __all__ = ["CHEAP", "How", "Item", "Kern", "Nest", "Plan", "Scalar", "Uses", "WRITES", "classify", "produced", "size_one", "view_of", "weight", "write_map"]
 
@@ -85,7 +85,7 @@ def view_of(op: Op) -> ViewMap | None:
     """The op as a view of operand 0, when it is one."""
     if op.name == WINDOW:
         return window_map(op)
-    if op.name == OVERLAY:
+    if op.name in (OVERLAY, UNSET):
         return None
     low = opdef.get(op.name).lower
     if isinstance(low, opdef.View):
@@ -109,6 +109,8 @@ def classify(op: Op) -> str:
         return "ew"
     if op.name == "reshape":
         return "alias"
+    if op.name == UNSET:
+        return "kern"
     low = opdef.get(op.name).lower
     if isinstance(low, opdef.Scalar):
         return "kern" if opdef.limited(op) else "ew"  # in a loop of its own no element is computed that the program has not

@@ -14,11 +14,12 @@ from ..ir.dims import DimLike
 from .nest import Context
 from .plan import Item, Kern, Nest, weight
 from .regions import region_of
+from .written import UNSET
 
 __all__ = ["Step", "step_of"]
 
 _CONV_WEIGHTS = {"conv": 1, "conv_input_grad": 1}  # the operand that is the weight; of the gradient of weights it is the result
-_FREE = frozenset(("concatenate", "constant"))  # its pieces are written in place; is in the library
+_FREE = frozenset(("concatenate", "constant", UNSET))  # its pieces are written in place; is in the library; holds anything
 
 
 @record

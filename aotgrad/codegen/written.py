@@ -20,8 +20,9 @@ from ..ir.transforms.rewrite import copy_ops
 from ..ir.types import TensorType
 from .windows import OVERLAY, WINDOW
 
-__all__ = ["form_of", "formed", "size_one"]
+__all__ = ["UNSET", "form_of", "formed", "size_one"]
 
+UNSET = "unset"  # an array that holds anything: in plans only
 _WRITES = frozenset(("insert", "insert_add", "scatter", "scatter_add"))
 _ANEW = frozenset(("constant", "full", "iota", "relayout", WINDOW))  # what is no memory that could be overwritten, beside views
 
@@ -29,6 +30,25 @@ _ANEW = frozenset(("constant", "full", "iota", "relayout", WINDOW))  # what is n
 def size_one(shape: Sequence[Any]) -> bool:
     """Whether a shape statically holds one element."""
     return all(isinstance(n, int) and n == 1 for n in shape)
+
+
+def _blank(ops: Sequence[Op], outputs: Sequence[Value]) -> set[Op]:
+    """Arrays of one number of which no element is read before it is written: all readers look at the places that one ``scatter`` wrote to. The adjoint of a write at
+    several indices asks so which of equal indices was the last; a round of a loop then costs what it writes, not the array."""
+    readers: dict[Value, list[Op | None]] = {}
+    for op in ops:
+        for o in op.operands:
+            readers.setdefault(o, []).append(op)
+    for v in outputs:
+        readers.setdefault(v, []).append(None)
+
+    def alone(full: Op) -> bool:
+        (write, *others) = readers.get(full.result, [None])
+        if others or write is None or write.name != "scatter" or write.operands[0] is not full.result:
+            return False
+        return all(r is not None and r.name == "take" and list(r.operands) == [write.result, write.operands[1]] for r in readers.get(write.result, ()))
+
+    return {op for op in ops if op.name == "full" and not size_one(op.result.type.shape) and alone(op)}
 
 
 def form_of(op: Op) -> TensorType:
@@ -43,7 +63,12 @@ def formed(ops: Sequence[Op], outputs: Sequence[Value], donated: Container[Value
         return list(ops), list(outputs)
     env: dict[Value, Value] = {}
     out: list[Op] = []
+    blank = _blank(ops, outputs)
     for op in ops:
+        if op in blank:
+            out.append(Op(UNSET, [], [op.result.type], {}, (), op.loc))
+            env[op.result] = out[-1].result
+            continue
         operands, attrs = [env.get(o, o) for o in op.operands], op.attrs
         regions: Sequence[Block] = op.regions
         types, back = [r.type for r in op.results], list[int]()
@@ -100,7 +125,7 @@ def _overwritable(v: Value, donated: Container[Value]) -> bool:
     """Whether a value has memory of its own, which may be overwritten if nobody reads it later."""
     if v.op is None:
         return v in donated
-    return v.op.name == OVERLAY or v.op.name not in _ANEW and not _plain_reshape(v.op) and not isinstance(opdef.get(v.op.name).lower, opdef.View)
+    return v.op.name in (OVERLAY, UNSET) or v.op.name not in _ANEW and not _plain_reshape(v.op) and not isinstance(opdef.get(v.op.name).lower, opdef.View)
 
 
 # ---- branches -------------------------------------------------------------------------------------------------------------------------

@@ -436,7 +436,7 @@ class Traced:
         given = self._value.op is None and self._dtype.kind == "b" and not self.ndim
         hint = " A flag that was given as np.bool_ is such a value: pass bool(flag), or name it in static=." if given else ""
         raise _left(self) or AotgradTypeError(f"{user_loc()}: a traced value is used as a condition; its number is known only when the compiled code runs.{hint} "
-                               "Use ag.where for values, ag.cond, ag.scan or ag.fori_loop for control flow")
+                               "Use ag.where for values (ag.maximum and ag.minimum in place of max and min), ag.cond, ag.scan or ag.fori_loop for control flow")
 
     __float__ = __complex__ = _no_data
 

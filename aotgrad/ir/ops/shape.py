@@ -358,7 +358,9 @@ def _scatter_transpose(b: Any, ct: Any, op: Any) -> dict[int, Any]:
     flat = b.to_shape(idx, (count,))
     rows = b.iota(shape=(count,), dim=0, dtype=int64)
     winner = b.scatter(b.full(shape=(x.shape[dim],), value=-1, dtype=int64), flat, rows, dim=0)
-    won = b.to_shape(b.eq(b.take(winner, flat, dim=0), rows), idx.type.shape)
+    size = b.full_like(flat, x.shape[dim]) if isinstance(x.shape[dim], int) else b.broadcast(b.size(dim=x.shape[dim]), shape=flat.type.shape, dims=())
+    inside = b.logical_and(b.ge(flat, b.full_like(flat, 0)), b.lt(flat, size))  # without checks, a row out of range is not written
+    won = b.to_shape(b.logical_and(inside, b.eq(b.take(winner, flat, dim=0), rows)), idx.type.shape)
     mask = b.broadcast(won, shape=v.shape, dims=tuple(range(dim, dim + len(idx.type.shape))))
     return {0: rest, 2: b.where(mask, b.take(ct, idx, dim=dim), b.zeros(v))}
 
