@@ -12,8 +12,9 @@ import pytest
 
 import aotgrad as ag
 
-NUMPYS = {name: getattr(np, name) for name in ("array", "asarray", "asanyarray", "ascontiguousarray", "full")}
+NUMPYS = {name: getattr(np, name) for name in ("array", "asarray", "asanyarray", "ascontiguousarray", "full", "take")}
 f4, f8 = np.float32, np.float64
+TABLE = np.arange(6.0) ** 2
 MADE: dict[str, Callable[[Any], Any]] = {
     "list": lambda x: np.array([x[0] * x[1], x[1]]), "tuple": lambda x: np.array((x[1], x[0])), "numbers too": lambda x: np.array([x[0], 1.0]),
     "an integer": lambda x: np.array([x[0], 1]), "a number of NumPy's": lambda x: np.array([f4(2), x[1]]), "matrix": lambda x: np.array([[x[0], 2], [3, x[1]]]),
@@ -22,6 +23,8 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "asarray dtype": lambda x: np.asarray(x, dtype=float), "asarray list": lambda x: np.asarray([x[0], x[1] ** 2]), "asanyarray": lambda x: np.asanyarray(x),
     "contiguous": lambda x: np.ascontiguousarray(x[::-1]), "contiguous 0-d": lambda x: np.ascontiguousarray(x[0]), "full": lambda x: np.full((2, 3), x[0]),
     "full of rows": lambda x: np.full((3, 2), x), "full n": lambda x: np.full(4, x[1], dtype=f8), "by name": lambda x: np.array(object=[x[0], x[1]]),
+    "take": lambda x: np.take(TABLE, (x * x + 0.5).astype(int)) * x, "take a row": lambda x: np.take(TABLE.reshape(2, 3), np.argmin(x), axis=0) * x[0],
+    "take of a list": lambda x: np.take(TABLE, [np.argmax(x), 2]) * x,
     "written": lambda x: _written(np.array(x)) + x, "constants": lambda x: np.array([1.0, 2.0]) * x + np.asarray([3, 4]) + np.full(2, 5),
 }
 

@@ -66,7 +66,14 @@ def _full(shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, d
     return np.copy(np.broadcast_to(_made(fill_value, dtype, 0, False), sizes))
 
 
-_OURS: Final[dict[str, Callable[..., Any]]] = {"array": _array, "asarray": _asarray, "asanyarray": _asarray, "ascontiguousarray": _ascontiguousarray, "full": _full}
+def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
+    """Numbers of an array at computed places; NumPy asks the array alone."""
+    places, given = _joined(indices), {"axis": axis, **({} if mode == "raise" else {"mode": mode}), **({} if out is None else {"out": out})}
+    return places.__array_function__(_NUMPYS["take"], (type(places),), (a, places), given)
+
+
+_OURS: Final[dict[str, Callable[..., Any]]] = {"array": _array, "asarray": _asarray, "asanyarray": _asarray, "ascontiguousarray": _ascontiguousarray, "full": _full,
+                                               "take": _take}
 _NUMPYS: Final = {name: getattr(np, name) for name in _OURS}
 
 

@@ -452,7 +452,8 @@ class Traced:
         raise _left(self) or AotgradTypeError(
             f"{user_loc()}: a traced value has no numbers yet, so NumPy cannot make an array of it (storing into an array, np.float64, a function of SciPy, a "
             "constructor imported by its own name). Call np.array, np.asarray and np.full as np.NAME, build arrays of lists with np.array([a, b]) or np.stack, and write "
-            "into y = np.zeros_like(x) or np.zeros_like(x, shape=(n,)). In place of SciPy's functions use ag's (ag.logsumexp, ag.softmax, ag.erf)")
+            "into y = np.zeros_like(x) or np.zeros_like(x, shape=(n,)). At computed places read an array of NumPy's with "
+            "np.take(table, i). In place of SciPy's functions use ag's (ag.logsumexp, ag.softmax, ag.erf)")
 
     def __round__(self, digits: int | None = None) -> Any:
         if digits is None or self.ndim:
