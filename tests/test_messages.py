@@ -24,7 +24,7 @@ def _filled(x: Any) -> Any:
 
 @pytest.mark.parametrize(("call", "says"), [
     (lambda: ag.cat(ag.ones(2)), "cat: a list or tuple of tensors is needed"), (lambda: ag.stack(ag.ones(2)), "stack: a list or tuple of tensors is needed"),
-    (lambda: ag.manual_seed("a"), "manual_seed: the seed is an integer"), (lambda: ag.tensor([True]) - ag.tensor([True]), "sub: dtype bool .*\\^"),
+    (lambda: ag.manual_seed("a"), "manual_seed: the seed is an integer"), (lambda: ag.tensor([True]) - ag.tensor([True]), "bool tensor is not supported.*`~`"),
     (lambda: ag.tensor([True]).relu(), "relu: dtype bool"), (lambda: ag.compile(lambda x: x)(memoryview(bytearray(b"abc"))), "argument x: .*memoryview"),
     (lambda: ag.compile(lambda x: x).prebind(ag.ones(2, 2)), "prebind: x is a Tensor; .*x.numpy"), (lambda: ag.load("absent.npz"), "ag.load takes a library"),
     (lambda: ag.compile(lambda x: array([x[0], x[1]]))(np.ones(3)), "imported by its own name\\)\\. Call np.array"),
@@ -95,9 +95,9 @@ def test_built_libraries_and_their_files(tmp_path: Path) -> None:
 
 
 def test_load_says_what_it_takes(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", a=1)
+    (tmp_path / "x.so").write_text("no library")
     with pytest.raises(ag.AotgradValueError, match="no ELF header; a library that aotgrad build has made"):
-        ag.load(tmp_path / "x.npz")
+        ag.load(tmp_path / "x.so")
 
 
 @pytest.mark.parametrize("command", [["build", "m:f"], ["cache"]])
