@@ -29,6 +29,7 @@ F: dict[str, Callable[[Any], Any]] = {
     "correlate short": lambda x: np.correlate(x[:3], x, "full"), "correlate short same": lambda x: np.correlate(x[:4], x[1:], "same"),
     "correlate short same odd": lambda x: np.correlate(x[:3], x, "same"), "correlate short valid": lambda x: np.correlate(x[:3], x),
     "cov": lambda x: np.cov(M * x), "cov y": lambda x: np.cov(x, M[0]), "cov one": lambda x: np.cov(x),
+    "cov weights": lambda x: np.cov(M * x, aweights=x ** 2, fweights=[1, 2, 1, 3, 1, 2]),
     "cov columns": lambda x: np.cov(x.reshape(3, 2), rowvar=False, bias=True),
     "cov ddof": lambda x: np.cov(x, x ** 2, ddof=2), "corrcoef": lambda x: np.corrcoef(x, M)[0], "vander": lambda x: np.vander(x), "vander n": lambda x: np.vander(x, 3),
     "vander up": lambda x: np.vander(x[:3], 4, increasing=True), "vander none": lambda x: np.vander(x, 0) + x[:1],
@@ -96,7 +97,8 @@ def test_one_program_for_all_sizes() -> None:
 @pytest.mark.parametrize(("f", "says"), [
     (lambda x: np.interp(x, KNOTS, KNOTS[:3]), "6 and 3"), (lambda x: np.interp(x, [], []), "no points"), (lambda x: np.interp(x, x, x, period=1), "period="),
     (lambda x: np.gradient(x, 1, 2), "2 distances"), (lambda x: np.gradient(np.ones(1) * x[0]), "1 numbers"), (lambda x: np.gradient(x, edge_order=3), "edge_order"),
-    (lambda x: np.convolve(x, x.reshape(2, 3)), "v has 2 dims"), (lambda x: np.convolve(x, x, "all"), "mode="), (lambda x: np.cov(x, aweights=x), "weights"),
+    (lambda x: np.convolve(x, x.reshape(2, 3)), "v has 2 dims"), (lambda x: np.convolve(x, x, "all"), "mode="),
+    (lambda x: np.cov(x, aweights=x.reshape(2, 3)), "aweights has 2 dims"),
     (lambda x: np.digitize(x, x), "searchsorted"), (lambda x: np.digitize(x, [0, 2, 1]), "up or down"),
     (lambda x: np.piecewise(x, [x > 0], [1, 2, 3]), "1 or 2 functions"),
     (lambda x: np.delete(x, np.argmax(x)), "places"), (lambda x: np.copyto(np.zeros(6), x), "zeros_like"), (lambda x: np.gradient(x, axis=1), "axis 1"),

@@ -15,7 +15,7 @@ from .dispatch import NUMPY, TORCH, call
 from .sizes import equal_sizes
 from .trace import user_loc
 
-__all__ = ["COMPOSED"]
+__all__ = ["COMPOSED", "correlation", "covariance"]
 
 
 def _value(x: Any) -> Any:
@@ -167,16 +167,32 @@ def _correlated(a: Any, v: Any, mode: str, name: str, flipped: bool) -> Any:
 
 
 def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: Any = None, fweights: Any = None, aweights: Any = None, *, dtype: Any = None) -> Any:
-    if fweights is not None or aweights is not None:
-        _refuse("cov", "weights are not available; multiply the centred rows by them")
     rows = _rows(m, rowvar, "cov")
     if y is not None:
         rows = np.concatenate([rows, _rows(y, rowvar, "cov")])
     rows = rows if dtype is None else rows.astype(dtype)
-    rows = rows - np.mean(rows, axis=1, keepdims=True)
-    n = rows.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
-    out = rows @ rows.T / n
+    counts, sizes = (None if w is None else _vector(_value(w), "cov", name) for name, w in (("fweights", fweights), ("aweights", aweights)))
+    out = covariance(rows, (0 if bias else 1) if ddof is None else ddof, counts, sizes)
     return out.reshape(()) if isinstance(out.shape[0], int) and out.shape[0] == 1 else out
+
+
+def covariance(rows: Any, correction: Any, fweights: Any = None, aweights: Any = None) -> Any:
+    """Covariances of variables in rows: (n, n). ``fweights``: how often each observation was made, ``aweights``: how much it weighs."""
+    weights = fweights if aweights is None else aweights if fweights is None else fweights * aweights
+    weighed = rows if weights is None else rows * weights
+    total = rows.shape[1] if weights is None else call(TORCH["sum"], (weights,), {})
+    apart = rows - call(TORCH["sum"], (weighed, 1, True), {}) / total
+    less = correction if aweights is None or not correction else correction * call(TORCH["sum"], (weights * aweights,), {}) / total
+    over = max(total - less, 0) if isinstance(total, int) and isinstance(less, int) else total - less
+    return call(TORCH["div"], (call(TORCH["matmul"], (apart, call(TORCH["t"], (apart if weights is None else apart * weights,), {})), {}), over), {})
+
+
+def correlation(c: Any) -> Any:
+    """Correlations from covariances, (n, n) or a single one."""
+    if not len(c.shape):
+        return c / c
+    sizes = call(TORCH["sqrt"], (call(TORCH["diagonal"], (c,), {}),), {})
+    return call(TORCH["clamp"], (c / sizes[:, None] / sizes, -1, 1), {})
 
 
 def _rows(x: Any, rowvar: bool, name: str) -> Any:
@@ -188,11 +204,7 @@ def _rows(x: Any, rowvar: bool, name: str) -> Any:
 
 
 def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Any:
-    c = _cov(x, y, rowvar, dtype=dtype)
-    if not c.shape:
-        return c / c
-    sizes = np.sqrt(np.diagonal(c))
-    return np.clip(c / sizes[:, None] / sizes[None, :], -1, 1)
+    return correlation(_cov(x, y, rowvar, dtype=dtype))
 
 
 def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:

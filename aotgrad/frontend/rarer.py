@@ -17,6 +17,7 @@ from . import factories, indexing, inplace
 from .control import fori_loop
 from .further import broadcast_tensors, f, result_type, signbit
 from .ledger import twin
+from .numpy_composed import correlation, covariance
 from .queries import stop_gradient
 from .trace import Traced, user_loc
 
@@ -51,20 +52,11 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
         raise AotgradRuntimeError(f"{user_loc()}: cov(): expected input to have two or fewer dimensions but got an input with {rank} dimensions")
     x = f.reshape(input, (1, -1)) if rank < 2 else input
     x = x if x._dtype.kind in "fc" else f.astype(x, get_default_dtype())
-    weights = None
     for name, w, kinds in (("fweights", fweights, "iu"), ("aweights", aweights, "f")):
-        if w is not None:
-            if len(w.shape) != 1 or w._dtype.kind not in kinds:
-                what = "an integral" if kinds == "iu" else "a floating point"
-                raise AotgradRuntimeError(f"{user_loc()}: cov(): expected {name} to be a vector of {what} dtype, not {w._dtype.name}{list(w.shape)}")
-            weights = w if weights is None else f.mul(weights, w)
-    weights = None if weights is None else f.astype(weights, x._dtype)
-    total = x.shape[1] if weights is None else f.sum(weights)
-    mean = f.div(f.sum(x if weights is None else f.mul(x, weights), 1, True), total)
-    over = total - correction if aweights is None or not correction else total - correction * f.sum(f.mul(weights, aweights)) / total
-    over = max(over, 0) if isinstance(over, int) else over
-    apart = f.sub(x, mean)
-    out = f.div(f.matmul(apart, f.t(apart if weights is None else f.mul(apart, weights))), over)
+        if w is not None and (len(w.shape) != 1 or w._dtype.kind not in kinds):
+            what = "an integral" if kinds == "iu" else "a floating point"
+            raise AotgradRuntimeError(f"{user_loc()}: cov(): expected {name} to be a vector of {what} dtype, not {w._dtype.name}{list(w.shape)}")
+    out = covariance(x, correction, *[None if w is None else f.astype(w, x._dtype) for w in (fweights, aweights)])
     return out if rank == 2 else f.reshape(out, ())
 
 
@@ -76,11 +68,7 @@ def corrcoef(input: Any) -> Any:
     tensor([[ 1., -1.],
             [-1.,  1.]])
     """
-    c = cov(input)
-    if not len(c.shape):
-        return f.div(c, c)
-    spread = f.sqrt(f.diag(c))
-    return f.clamp(f.div(f.div(c, f.reshape(spread, (-1, 1))), spread), -1, 1)
+    return correlation(cov(input))
 
 
 def cdist(x1: Any, x2: Any, p: float = 2.0) -> Any:
