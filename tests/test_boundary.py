@@ -143,6 +143,16 @@ def test_errors_of_the_users_own_code_pass_as_they_are() -> None:
             F.softplus(x)
 
 
+@pytest.mark.parametrize("start", [lambda f: f(ag.ones(2)), lambda f: ag.compile(f)(1.0), lambda f: ag.grad(f)(1.0)], ids=["eager", "compiled", "grad"])
+def test_a_function_that_calls_itself_without_end_is_pythons_error(start: Callable[..., Any]) -> None:
+    """Not an error of the op that happened to be called last."""
+    def endless(x: Any) -> Any:
+        return endless(ag.sin(x))
+
+    with pytest.raises(RecursionError, match="recursion"):
+        start(endless)
+
+
 def test_functions_keep_their_names_and_signatures() -> None:
     for name in ("diff", "detach", "arctan_", "column_stack", "allclose", "fill_", "tensordot"):
         f = getattr(ag, name)

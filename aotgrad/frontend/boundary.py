@@ -187,9 +187,11 @@ def _plain(signature: inspect.Signature, bound: int) -> str:
 
 
 def refusal(name: str, given: Mapping[str, Any], signature: str, error: BaseException) -> AotgradError | None:
-    """The error for arguments that ``error`` is about; None where it is ours already, or the user's."""
+    """The error for arguments that ``error`` is about; None where it is ours already, the user's or Python's."""
     if isinstance(error, AotgradError) or _of_user(error):
         return None
+    if isinstance(error, RecursionError) and not any(isinstance(v, (list, tuple, dict)) for v in given.values()):
+        return None  # no argument is nested: the caller calls itself without end, and Python's error says so
     kind: type[Any] = next((ours for theirs, ours in _KINDS if isinstance(error, theirs)), AotgradTypeError)
     why = "lists are nested too deeply, or one holds itself" if isinstance(error, RecursionError) else str(error) or "there is not enough memory"
     advice = "make the sizes smaller" if kind is AotgradMemoryError else f"its signature is {signature}"
