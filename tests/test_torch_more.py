@@ -23,7 +23,8 @@ m.broadcast_tensors(x[:, :1], y) | m.atleast_1d(x[0, 0, 0]) | m.atleast_2d(x[0, 
 m.rot90(x, 2) | m.rot90(x, 3, (1, 2)) | m.rot90(x, 4) | m.diagflat(x[0]) | m.block_diag(x[0], y[0, 0], x[1]) | m.cartesian_prod(x[0, 0], y[0, 1])
 m.combinations(x[0, 0]) | m.combinations(x[0, 0], 3, True) | x.diagflat(1) | m.addmv(x[0, :, 0], x[1], y[0, 0], beta=2, alpha=0.5)
 m.addr(x[0], y[0, :, 0], y[1, 0]) | m.addbmm(x[0, :, :3], x, y.transpose(1, 2)) | x[0].addr(x[0, :, 1], y[0, 0], beta=0)
-m.baddbmm(x[:, :, :3], x, y.transpose(1, 2), alpha=3) | m.tensordot(x, y, ([1, 2], [1, 2])) | m.tensordot(x, y.permute(1, 2, 0)) | m.dist(x, y) | x.dist(y, 1)
+m.baddbmm(x[:, :, :3], x, y.transpose(1, 2), alpha=3) | m.tensordot(x, y, ([1, 2], [1, 2])) | m.tensordot(x, y.permute(1, 2, 0)) | m.inner(x, y) | m.inner(x[0], y)
+m.inner(x[0, 0], y) | x.inner(y[0, 0]) | m.inner(x, y[0, 0, 0]) | m.inner(y[0, 0, 0], x) | m.inner(x[0, 0], y[0, 0]) | m.dist(x, y) | x.dist(y, 1)
 m.trapezoid(x) | m.trapezoid(x, y, dim=0) | m.trapz(x, dx=0.5, dim=1) | m.std_mean(x, 1) | m.var_mean(x, dim=(0, 1), keepdim=True) | m.var_mean(x)
 m.nansum(x + hole) | m.nanmean(x + hole, -1) | x.nansum(1, True) | m.isin(x, m.tensor([2.0, 3.0])) | m.isin(x, 2, invert=True) | m.float_power(x.abs() + 1, 2)
 m.logit(m.sigmoid(x)) | m.logit(x, eps=0.1) | m.isposinf(1 / x) | m.isneginf(1 / x) | m.signbit(-x) | m.fill(x, 3) | m.logspace(0, 2, 5)
@@ -139,7 +140,8 @@ def test_fills_of_random_numbers():
 @pytest.mark.parametrize("line", [
     "m.tensor_split(m.arange(3), 0)", "m.hsplit(m.arange(5), 2)", "m.vsplit(m.arange(4), 2)", "m.fliplr(m.ones(3))", "m.flipud(m.tensor(1.0))",
     "m.broadcast_shapes((2, 1), (3, 4))", "m.combinations(m.ones(2, 2))", "m.arange(3).unfold(0, 4, 1)", "m.addmv(m.ones(3), m.ones(2, 3), m.ones(3))",
-    "m.tensordot(m.ones(2), m.ones(3), 1)", "m.topk(m.ones(1), 2)", "m.kthvalue(m.ones(3), 5)", "m.bincount(m.tensor([1, -1]))", "m.bincount(m.tensor([1.0]))",
+    "m.tensordot(m.ones(2), m.ones(3), 1)", "m.inner(m.ones(2, 3), m.ones(2, 4))",
+    "m.topk(m.ones(1), 2)", "m.kthvalue(m.ones(3), 5)", "m.bincount(m.tensor([1, -1]))", "m.bincount(m.tensor([1.0]))",
     "m.normal(1.0, -1.0, (2,))", "m.normal(1.0, 1.0)", "m.bernoulli(m.tensor([2.0]))", "m.bernoulli(m.tensor([1]))", "m.multinomial(m.tensor([0.0, 3.0]), 3)",
     "m.multinomial(m.tensor([0.0, -3.0]), 1)", "m.zeros(3).uniform_(3, 1)", "m.zeros(3, dtype=m.int64).uniform_()", "m.randint(high=0, size=(2,))",
 ])

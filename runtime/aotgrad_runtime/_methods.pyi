@@ -471,7 +471,7 @@ class TensorMethods:
     def index_select(self, dim: Any, index: Operand) -> Tensor:
         """Slices of x along ``dim``, at the places of ``index``."""
     def inner(self, other: Operand) -> Tensor:
-        """Inner product of two vectors (torch's dot)."""
+        """The sum of products over the last dim of both; of two vectors, their inner product."""
     def int(self, memory_format: Any = ...) -> Tensor:
         """The tensor as int32, in the same shape, and the same memory order where ``memory_format`` says nothing else: itself where it is so already. Floats ..."""
     def is_nonzero(self) -> _bool:

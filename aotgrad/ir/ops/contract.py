@@ -191,7 +191,6 @@ def _product_alias(name: str, doc: str, rx: int, ry: int, np_names: tuple[str, .
 _product_alias("mm", "Matrix times matrix.", 2, 2)
 _product_alias("mv", "Matrix times vector.", 2, 1)
 _product_alias("bmm", "Batched matrix product.", 3, 3)
-_product_alias("inner", "Inner product of two vectors (torch's dot).", 1, 1, ("vdot",))
 
 
 def _outer_canon(b: Any, x: Any, y: Any) -> Any:

@@ -12,7 +12,7 @@ from aotgrad_runtime.errors import AotgradArgumentError, AotgradDimError, Aotgra
 
 from ..opdef import REQUIRED, Composite, Front, OpDef, Sample, register
 from .common import at_least, empty_is_all, norm_dim, norm_dims
-from .contract import _matmul_body, _matmul_canon, no_bools
+from .contract import _matmul_body, _matmul_canon, batched_product, no_bools
 from .reduce import _nonempty
 
 __all__: list[str] = []
@@ -61,6 +61,17 @@ def _vector_dot(b: Any, x: Any, y: Any) -> Any:
 
 _derive("vector_dot", "Inner product of two vectors (as a NumPy function: NumPy's dot).", ("x", "y"), _matmul_body, lambda: (Sample((_x(4), _x(4) + 1.0), name="4"),),
         Front("dot(input, other)", _vector_dot, "product", ("dot",), "dot(input, other)", _np_dot))
+def _inner(b: Any, x: Any, y: Any) -> Any:
+    """The sum over the last dim of both; a number scales."""
+    no_bools(b, "inner", x)
+    rx, ry = len(x.type.shape), len(y.type.shape)
+    if (rx, ry) == (1, 1):
+        return batched_product(b, "inner", x, y)
+    return _np_dot(b, x, y if not rx or ry < 2 else b.to_perm(y, (*range(ry - 2), ry - 1, ry - 2)))
+
+
+_derive("inner", "The sum of products over the last dim of both; of two vectors, their inner product.", ("x", "y"), _matmul_body,
+        lambda: (Sample((_x(4), _x(4) + 1.0), name="4"),), Front("inner(input, other)", _inner, "product", ("vdot",)))
 _derive("t", "A matrix with rows and columns exchanged; vectors stay.", ("x",), lambda b, x: b.to_perm(x, tuple(reversed(range(len(x.type.shape))))),
         lambda: (Sample((_x(2, 3),), name="2x3"),), Front("t(input)", lambda b, x: _t(b, x), "none", inplace=True))
 
