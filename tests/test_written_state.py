@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -672,3 +674,31 @@ def test_detach_in_place_of_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(ag.AotgradRuntimeError, match="Can't detach views in-place"):
         ag.compile(lambda x: (x * 2)[0].detach_())(x)
     assert ag.compile(lambda x: (x * 2).detach_())(ag.tensor([1, 2])).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("read", [lambda u: float(u.numpy().sum()), lambda u: np.from_dlpack(u).sum(), lambda u: u.data.numpy().sum(), lambda u: copy.deepcopy(u).sum(),
+                                  lambda u: copy.copy(u).sum(), lambda u: pickle.loads(pickle.dumps(u)).sum(), lambda u: np.asarray(u).sum(), lambda u: u[0].item()],
+                         ids=["numpy", "dlpack", "data", "deepcopy", "copy", "pickle", "asarray", "item"])
+def test_numbers_of_what_was_made_and_written_in_the_call(read: Any) -> None:
+    """Its numbers are computed when it is called: they are no constants of the trace, before the write as after it where the memory is shared."""
+    def after(k: Any) -> Any:
+        u = ag.tensor([1.0, 2.0, 3.0])
+        u[0] = k
+        return read(u) * k
+
+    def through_a_view(k: Any) -> Any:
+        u = ag.tensor([1.0, 2.0, 3.0])
+        u[:2].mul_(k)
+        return read(u) * k
+
+    for f in (after, through_a_view):
+        with pytest.raises(ag.AotgradError, match="numbers"):
+            ag.compile(f)(0.5)
+
+
+def test_a_copy_of_a_captured_tensor_is_made_anew() -> None:
+    w = ag.tensor([1.0, 2.0])
+    f = ag.compile(lambda k: copy.deepcopy(w).sum() * k)
+    assert f(2.0).item() == 6.0
+    w.add_(1.0)
+    assert f(2.0).item() == 10.0

@@ -234,11 +234,13 @@ def finish(trace: Trace, given: Sequence[Any], settled: Settled) -> Changes:
     for key, x in list(found.reals.items()):
         traced = _traced(found, key, given)
         before, place = found.first[key]
-        if traced._value is before or id(x) in found.fresh:
+        if traced._value is before:
             continue
         if any(memory_of(n) is memory_of(x) for n in trace.noted):
             raise AotgradRuntimeError(f"{trace.name}: the numbers of a tensor that it writes to are also read as Python or NumPy values (numpy(), item(), "
                                       "float()); compute with the tensor itself")
+        if id(x) in found.fresh:
+            continue
         changes.written.append(place)
         changes.outs.append(len(outputs))
         v = _in_layout(trace, _renewed(found, traced._value), before)

@@ -519,7 +519,7 @@ class Tensor(Value, TensorMethods):
     # Copies -------------------------------------------------------------------------------------------------------------------------------------------
 
     def __copy__(self) -> Any:
-        out = watched.share(self, wrap(self._data, type(self)))
+        out = watched.share(self, wrap(self._read(), type(self)))
         out._requires_grad = self._requires_grad
         out.__dict__.update(self.__dict__)
         return out
@@ -530,7 +530,7 @@ class Tensor(Value, TensorMethods):
                                       "Detach or clone().detach() this tensor first.")
         if id(self) in memo:
             return memo[id(self)]
-        out = memo[id(self)] = wrap(_copied(self._data, memo), type(self))
+        out = memo[id(self)] = wrap(_copied(self._read(), memo), type(self))
         out._requires_grad = self._requires_grad
         if self.grad is not None and self._copies_grad:
             tape.extra_of(out).grad = copy_module.deepcopy(self.grad, memo)
@@ -540,7 +540,7 @@ class Tensor(Value, TensorMethods):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         if protocol.__index__() >= 5:  # buffers may be given out of band, not copied
             watched.give_away(self)
-        return (_rebuild, (type(self), self._data, self.stride(), self._requires_grad, self.__dict__))
+        return (_rebuild, (type(self), self._read(), self.stride(), self._requires_grad, self.__dict__))
 
 
 def _address(data: Array) -> int:
