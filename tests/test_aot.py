@@ -264,7 +264,7 @@ def test_archive_holds_the_object(folder: Path) -> None:
 
 
 def digests(where: Path) -> dict[str, str]:
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(where.iterdir())}
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(where.iterdir()) if p.is_file()}
 
 
 _AGAIN = """

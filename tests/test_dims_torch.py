@@ -14,7 +14,8 @@ from aotgrad.frontend.further import FURTHER
 from aotgrad.frontend.ordered import ORDERED
 
 X = np.arange(6.0).reshape(2, 3) ** 2
-_ARGUMENTS = {"source": ag.tensor([0]), "index": ag.tensor([0]), "src": ag.zeros(2, 1), "other": ag.zeros(2, 3), "start": 0, "length": 1, "sizes": (1,),
+_ARGUMENTS = {"source": ag.ones(1, 3, dtype=ag.float64), "index": ag.tensor([0]), "src": ag.zeros(2, 1, dtype=ag.float64), "other": ag.zeros(2, 3),
+              "start": 0, "length": 1, "sizes": (1,),
               "split_size_or_sections": 1, "split_sizes": [1], "chunks": 1, "repeats": 1, "shifts": 1, "k": 1, "value": 1.0, "indices_or_sections": 1,
               "size": 1, "step": 1,
               "maxnorm": 1.0, "p": 2, "destination": 0, "dim0": 0, "dim1": 0, "dim2": 1, "reduce": "sum", "q": 0.5}

@@ -91,12 +91,12 @@ def test_convolutions_of_known_sizes(machine: str, part: int, tmp_path: Path, mo
 
 
 @on_machines
-@parts(9)
+@parts(18)
 def test_pooling_everywhere(machine: str, part: int, tmp_path: Path) -> None:
     """Sums and maxima of windows with their gradients."""
     made, calls, rng = {}, [], np.random.default_rng(part)
     for i, (combo, last) in enumerate(itertools.product(test_pooling.COMBOS, (False, True))):
-        if (i + i // 9 + MACHINES.index(machine)) % 9 != part:
+        if (i + i // 18 + MACHINES.index(machine)) % 18 != part:
             continue
         dtype = (np.float64, np.float32)[i // 2 % 2]
         for op in ("window_sum", "window_max"):

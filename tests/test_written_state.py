@@ -702,3 +702,44 @@ def test_a_copy_of_a_captured_tensor_is_made_anew() -> None:
     assert f(2.0).item() == 6.0
     w.add_(1.0)
     assert f(2.0).item() == 10.0
+
+
+MADE_INSIDE: dict[str, Callable[[Any], Any]] = {
+    "grad": ag.grad, "jacfwd": ag.jacfwd, "hessian": ag.hessian, "vmap": lambda f: lambda k: ag.vmap(f)(ag.stack([k, 2 * k])),
+    "jvp": lambda f: lambda k: ag.jvp(f, (k,), (k,))[1], "scan": lambda f: lambda k: ag.scan(lambda s, x: (s + f(x * k), s), k * 0, np.arange(3.0))[0],
+    "cond": lambda f: lambda k: ag.cond(k > 0, f, lambda k: k, k), "grad of map": lambda f: ag.grad(lambda k: ag.map(lambda x: f(x * k), np.arange(1.0, 3.0)).sum()),
+}
+
+
+@pytest.mark.parametrize("name", MADE_INSIDE)
+def test_tensors_made_inside_a_transform_or_a_loop_are_written_there(name: str) -> None:
+    """Each run of the body begins with the numbers it was made with; what reads it later in the body sees what was written, through views too."""
+    start = np.array([1.0, 2.0, 3.0, 4.0])
+
+    def f(k: Any) -> Any:
+        u = ag.tensor(start)
+        before = u.sum()
+        u[3] = k * 2
+        v = u[:2]
+        v.mul_(k)
+        return np.sum(u ** 2) + before * k + ag.as_tensor(u)[0]
+
+    def plain(k: Any) -> Any:
+        u = ag.stack([k * 1.0, k * 2.0, k * 0 + 3.0, k * 2])
+        return np.sum(u ** 2) + 10.0 * k + u[0]
+
+    transform = MADE_INSIDE[name]
+    for k in (0.3, 1.5):
+        for run in (ag.compile(transform(f)), ag.compile(lambda k: transform(f)(k) * 1.0)):
+            np.testing.assert_allclose(np.asarray(run(k)), np.asarray(transform(plain)(ag.tensor(k, dtype=ag.float64)).detach()), rtol=1e-13)
+    assert start.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_numbers_of_what_was_made_and_written_inside_a_transform() -> None:
+    def f(k: Any) -> Any:
+        u = ag.tensor([1.0, 2.0])
+        u[0] = k
+        return k * float(u.numpy().sum())
+
+    with pytest.raises(ag.AotgradRuntimeError, match="numbers of a tensor that it writes to are also read"):
+        ag.compile(ag.grad(f))(0.5)

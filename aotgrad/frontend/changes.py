@@ -231,14 +231,15 @@ def finish(trace: Trace, given: Sequence[Any], settled: Settled) -> Changes:
     for i, v in enumerate(outputs):
         outputs[i] = trace.builder.stop_gradient(_renewed(found, v), reverse=True) if i in used_up else _renewed(found, v)
     changes.freed = sorted(used_up)
+    for x, traced, before in found.inner:
+        if traced._value is not before:
+            _check_noted(trace, x)
     for key, x in list(found.reals.items()):
         traced = _traced(found, key, given)
         before, place = found.first[key]
         if traced._value is before:
             continue
-        if any(memory_of(n) is memory_of(x) for n in trace.noted):
-            raise AotgradRuntimeError(f"{trace.name}: the numbers of a tensor that it writes to are also read as Python or NumPy values (numpy(), item(), "
-                                      "float()); compute with the tensor itself")
+        _check_noted(trace, x)
         if id(x) in found.fresh:
             continue
         changes.written.append(place)
@@ -278,6 +279,12 @@ def _last(trace: Trace, found: Ledger) -> list[Followed]:
         if x.owner._value is not x.value or found.grads[id(x.owner)].now is not x.grad or not shown.isdisjoint(later) or not shown.isdisjoint(trace.block.outputs):
             raise AotgradNotImplementedError(f"{trace.name}: {AFTER}")
     return list(found.after.values())
+
+
+def _check_noted(trace: Trace, x: Any) -> None:
+    if any(memory_of(n) is memory_of(x) for n in trace.noted):
+        raise AotgradRuntimeError(f"{trace.name}: the numbers of a tensor that it writes to are also read as Python or NumPy values (numpy(), item(), "
+                                  "float()); compute with the tensor itself")
 
 
 def _traced(found: Ledger, key: int, given: Sequence[Any]) -> Any:

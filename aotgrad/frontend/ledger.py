@@ -93,6 +93,7 @@ class Ledger:
         self.after: dict[int, Followed] = {}  # leaves whose hooks follow the call
         self.kept: list[Any] = []
         self.fresh: dict[int, Any] = {}  # tensors made while tracing: no state, each call begins with the same numbers
+        self.inner: list[tuple[Any, Any, Value]] = []  # those made in bodies of loops and transforms: what stands for them, and its value before it was written
 
     def argument(self, traced: Any, tensor: Any, index: int) -> None:
         """Takes note of a tensor among the arguments."""
@@ -182,14 +183,23 @@ def twin(x: Any) -> Any:
     trace = current()
     if trace is None or trace.ledger is None or not real(x):
         return x
-    return trace.ledger.twin(x)
+    found, home = trace.standing(x)
+    if found is None and home is not None:
+        found = home.stands[id(x)] = TracedTensor._of(home, home.capture(x, x._data))
+        found._placed = data_placed(x._data)
+        home.ledger.inner.append((x, found, found._value))
+    return trace.ledger.twin(x) if found is None else found
 
 
 def made_here(x: Any) -> Any:
     """``x``, a tensor that was made just now: in a trace, what is written into it stays in the call."""
-    found = ledger_of()
-    if found is not None:
-        found.fresh[id(x)] = x
+    trace = current()
+    if trace is None or trace.ledger is None:
+        return x
+    if trace.parent is None:
+        trace.ledger.fresh[id(x)] = x
+    elif not x._requires_grad:
+        trace.fresh[id(x)] = x
     return x
 
 

@@ -117,6 +117,8 @@ class Trace:
         self.placing: set[Value] = parent.placing if parent is not None else set()  # reshaped values of which it mattered whether they are views
         self.lifted: dict[Value, tuple[Any, Value]] = {}
         self.calls: dict[Value, Any] = {}  # by result: what was called, see ``made``
+        self.fresh: dict[int, Any] = {}  # tensors that were made in this body, by id
+        self.stands: dict[int, Any] = {}  # what stands for them
         self.origins: dict[Value, Any] = {}  # what arguments of a body stand for: values around it
         self.captured: dict[int, tuple[Any, Value]] = {}
         self.taken: dict[int, set[tuple[CodeType, int]]] = {}  # for each owner of memory, by id: where the program took an array for an operand
@@ -155,8 +157,19 @@ class Trace:
             at = at.parent
         return False
 
+    def standing(self, x: Any) -> tuple[Any, Any]:
+        """What stands for a tensor that was made in this body or in one around it, if anything does yet; and which body that was."""
+        at: Trace | None = self
+        while at is not None:
+            if id(x) in at.fresh:
+                return at.stands.get(id(x)), at
+            at = at.parent
+        return None, None
+
     def capture(self, obj: Any, data: Any) -> Value:
         """An array or tensor met while tracing: a hidden input of the outermost trace, re-read at every call."""
+        if (stands := self.standing(obj)[0]) is not None:
+            return self.value_of(stands)
         if self.parent is not None:
             root = self
             while root.parent is not None:
