@@ -30,9 +30,9 @@ def composite(name: str) -> bool:
     return isinstance(opdef.get(name).derivative, opdef.Composite)
 
 
-@pytest.mark.parametrize("name", [*(n for n in OPS if not composite(n)), *sweep.part([n for n in OPS if composite(n)], of=4)])
+@pytest.mark.parametrize("name", [*(n for n in OPS if not composite(n)), *[n for n in OPS if composite(n)][::4]])
 def test_compiled_float64(name: str) -> None:
-    """Value, VJP, JVP and VJP of VJP between guard pages, on samples and on other sizes. Composites consist of the others."""
+    """Value, VJP, JVP and VJP of VJP between guard pages, on samples and on other sizes. Composites consist of the others; all of them are in ``test_all_samples``."""
     assert native_table.check_op(name, samples=2, others=("value", "vjp")) > 0
 
 
@@ -80,8 +80,8 @@ def test_kink(kink: oracles.Kink) -> None:
     oracles.check_kink(kink, native_table.run_compiled)
 
 
-@pytest.mark.parametrize("name, every", [pytest.param(n, every, marks=[pytest.mark.thorough] * (every or i % 4 > 0))
-                                         for every in (False, True) for i, n in enumerate(user_table.public())])
+@pytest.mark.parametrize("name, every", [*((n, False) for n in user_table.public()[::4]),
+                                         *(pytest.param(n, True, marks=pytest.mark.thorough) for n in user_table.public())])
 def test_as_users_call_it(name: str, every: bool) -> None:
     """Eager and compiled, any strides, tape, reverse and forward."""
     for i, (f, xs) in enumerate(user_table.rows(name)):
