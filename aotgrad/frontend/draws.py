@@ -127,6 +127,14 @@ def normal_(self: Any, mean: float = 0.0, std: float = 1.0, *, generator: Genera
     return _put(self, normal(mean, std, tuple(self.shape), generator=generator, dtype=_float(self, "normal_")), "normal_")
 
 
+def _from(named: dict[str, Any], given: Any, name: str) -> Any:
+    """The argument that torch calls ``from``, a word of Python's; others are refused."""
+    found = named.pop("from", given)
+    if named:
+        raise AotgradTypeError(f"{user_loc()}: {name}: got an unexpected argument {[*named][0]!r}; it takes from, to and generator")
+    return found
+
+
 @modes.intact
 def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Generator | None = None, **named: Any) -> Any:
     """Every element becomes uniform in [from, to). In place.
@@ -135,9 +143,7 @@ def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Gener
     >>> bool((ag.empty(3).uniform_(2, 4) >= 2).all())
     True
     """
-    from_ = named.pop("from", from_)
-    if named:
-        raise AotgradTypeError(f"{user_loc()}: uniform_: got an unexpected argument {[*named][0]!r}; it takes from, to and generator")
+    from_ = _from(named, from_, "uniform_")
     if from_ > to:
         raise AotgradRuntimeError(f"{user_loc()}: uniform_ expects to return a [from, to) range, but found from={from_} > to={to}")
     kind = _float(self, "uniform_")
@@ -170,9 +176,7 @@ def random_(self: Any, from_: int = 0, to: int | None = None, *, generator: Gene
     >>> bool((ag.empty(5).random_(2, 4) >= 2).all())
     True
     """
-    from_ = named.pop("from", from_)
-    if named:
-        raise AotgradTypeError(f"{user_loc()}: random_: got an unexpected argument {[*named][0]!r}; it takes from, to and generator")
+    from_ = _from(named, from_, "random_")
     low, high = (from_, to) if to is not None else (0, from_)
     if to is None and not from_:
         name = self._dtype.name
