@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc as _gc
 import importlib as _importlib
 from math import e, inf, nan, pi
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 if _collects := _gc.isenabled():  # nothing that is imported becomes garbage: the collector walked it 80 times, a fifth of the whole
@@ -21,10 +22,13 @@ try:
 
     if not _install.is_installed():
         _install.install(_methods.table())
-
-    from . import autograd, nn, optim, utils
+    for _name in ("compile", "control", "custom", "host", "jacobians", "randoms", "transforms", "vmap"):  # what is left of the imports below
+        _importlib.import_module(f"aotgrad.frontend.{_name}")
 finally:
     if _collects:
+        if not _gc.get_freeze_count():  # what was made here counts as old; else the collector walks all of it as soon as it is on
+            _gc.freeze()
+            _gc.unfreeze()
         _gc.enable()
 
 from aotgrad_runtime import dtypes as _dtypes
@@ -99,11 +103,17 @@ from .frontend.randoms import (
 )
 from .frontend.transforms import grad, hvp, jvp, linearize, value_and_grad, vjp
 from .frontend.vmap import vmap
-from .nn import _top
+
+if _TYPE_CHECKING:
+    from . import autograd, nn, optim, utils
 
 newaxis = None
 
-_LAZY = {"aot": "aotgrad.frontend.aot", "load": "aotgrad_runtime.saving", "save": "aotgrad_runtime.saving"}  # not needed by most programs
+_MODULES = {"aot": "aotgrad.frontend.aot", "autograd": "aotgrad.autograd", "nn": "aotgrad.nn", "optim": "aotgrad.optim", "utils": "aotgrad.utils"}
+_LAZY = {"load": "aotgrad_runtime.saving", "save": "aotgrad_runtime.saving", "dropout": "aotgrad.nn._top", "embedding": "aotgrad.nn._top", **dict.fromkeys((
+    "celu", "celu_", "cosine_similarity", "group_norm", "hardshrink", "layer_norm", "pairwise_distance", "prelu", "rms_norm", "selu", "selu_", "threshold", "threshold_",
+), "aotgrad.nn.functional")}
+# Read when they are first asked for: not every program needs them.
 
 __all__ = [
     "AotgradArgumentError", "AotgradAttributeError", "AotgradDTypeError", "AotgradDimError", "AotgradError", "AotgradIndexError", "AotgradIndexTypeError",
@@ -131,11 +141,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
+    if name in _MODULES:
+        return globals().setdefault(name, _importlib.import_module(_MODULES[name]))
     if name in _LAZY:
-        module = _importlib.import_module(_LAZY[name])
-        found = globals()[name] = module if name == "aot" else getattr(module, name)
-        return found
+        globals().setdefault(name, getattr(_importlib.import_module(_LAZY[name]), name))
+        _guard(globals(), (name,))
+        return globals()[name]
     raise AotgradAttributeError(f"module 'aotgrad' has no attribute {name!r}; docs/supported.md lists the functions that there are")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 # The functions of the registry, and torch's names of dtypes. Last, because some are names of Python's own.
@@ -144,7 +160,6 @@ globals().update(_FUNCTIONS)
 globals().update(bool=_dtypes.bool_, float=float32, double=float64, half=float16, int=int32, long=int64, short=int16)
 __all__ += sorted({*_FUNCTIONS, *_methods.ATTRIBUTES, "bool", "double", "float", "half", "int", "long", "short"} - {*__all__})
 globals().update(_methods.ATTRIBUTES)
-globals().update({n: getattr(nn.functional, n) for n in nn.functional.ALSO_OF_TORCH}, dropout=_top.dropout, embedding=_top.embedding)
-__all__ += sorted({*nn.functional.ALSO_OF_TORCH, "dropout", "embedding"} - {*__all__})
+__all__ += sorted({*_MODULES, *_LAZY} - {*__all__})
 
 _guard(globals(), __all__)

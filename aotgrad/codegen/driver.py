@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aotgrad_runtime.cache import ObjectCache, default_folder
+from aotgrad_runtime.digests import sha256
 from aotgrad_runtime.records import record
 
 from ..ir import dims
@@ -52,7 +52,7 @@ def _conv_object(spec: str, name: str, target: Target) -> bytes:
 
 def _kept(what: str, text: str, target: Target, passes: str) -> bytes:
     """The relocatable object of a text that many programs share: compiled once, then kept in the object cache (and by the caller in the process)."""
-    key = f"{what} object;{target.key};{llvm.binding().llvm_version_info};{hashlib.sha256(text.encode()).hexdigest()}"
+    key = f"{what} object;{target.key};{llvm.binding().llvm_version_info};{sha256(text.encode()).hexdigest()}"
     cache = ObjectCache(default_folder())
     found = cache.get(key)
     return found.so if found is not None else cache.put(key, llvm.compile_object(text, target, passes=passes), {"what": "object"}).so

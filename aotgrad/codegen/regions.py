@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
+
+from aotgrad_runtime.digests import sha256
 
 from ..ir.core import Func, Op, walk
 from .plan import Item, Nest, weight
@@ -44,4 +45,4 @@ def region_of(item: Item) -> dict[str, Any]:
 def places_of(func: Func) -> str:
     """A digest of the source places of a program: the key of its compiled form leaves them out, the report of a build for profiling must not."""
     text = "\n".join("" if op.loc is None else f"{op.loc}{'*' * op.loc.adjoint}" for op in walk(func.body))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256(text.encode()).hexdigest()

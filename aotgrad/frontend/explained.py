@@ -18,14 +18,14 @@ from aotgrad_runtime.tensor import ArrayTensor
 from .boundary import standing_in
 from .trace import NeedStatic, Traced, raised_at, within
 
-__all__ = ["explained", "explained_with_line", "of_argument", "same_again", "told_of_arguments"]
+__all__ = ["PLACED", "explained", "explained_with_line", "of_argument", "same_again", "told_of_arguments"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNFIT = re.compile(r"\(\) (got|missing|takes) ")  # Python's words for arguments that do not fit
-_PLACED = re.compile(r"[^\n]*:\d+:\s")  # a message that begins with a line
+_UNFIT = r"\(\) (got|missing|takes) "  # Python's words for arguments that do not fit
+PLACED = r"[^\n]*:\d+:\s"  # a message that begins with a line
 
-_NAMES = re.compile(r"'?\b(?:TracedArray|TracedTensor|TracedNumber|ArrayTensor)\b'?(?: object)?")  # our values in messages of Python's own
+_NAMES = r"'?\b(?:TracedArray|TracedTensor|TracedNumber|ArrayTensor)\b'?(?: object)?"  # our values in messages of Python's own
 _TRACED = ("a traced value has no number yet. Use NumPy's and ag's functions, which take it; name in static= an argument whose number decides; to look at numbers, "
            "ag.debug_print")
 _TAPED = ("it is a value that is being differentiated. Use NumPy's and ag's functions, which take it; to treat its numbers as constants, or to look at them, "
@@ -50,18 +50,18 @@ def explained(error: BaseException) -> BaseException:
 def _uncalled(error: BaseException) -> AotgradTypeError | None:
     """What Python says of a call of the user's function with arguments that it does not have: the call itself failed, nothing inside it."""
     at = _last(error)
-    if not isinstance(error, TypeError) or at is None or not within(at.tb_frame.f_code.co_filename) or not _UNFIT.search(str(error)):
+    if not isinstance(error, TypeError) or at is None or not within(at.tb_frame.f_code.co_filename) or not re.search(_UNFIT, str(error)):
         return None
     return AotgradTypeError(f"{error}; give it the arguments of its signature")
 
 
 def _misspelt(error: BaseException) -> AotgradTypeError | None:
     """What NumPy says of arguments that one of its functions does not have: it looks at them before it asks us, at the user's line."""
-    found = re.match(r"(\w+)" + _UNFIT.pattern, str(error)) if isinstance(error, TypeError) and not _by_user(error) else None
+    found = re.match(r"(\w+)" + _UNFIT, str(error)) if isinstance(error, TypeError) and not _by_user(error) else None
     at = _last(error)
     if at is None or within(at.tb_frame.f_code.co_filename):
         return None
-    method = re.match(r"Tensor\.(\w+)" + _UNFIT.pattern, str(error)) if isinstance(error, TypeError) and not _by_user(error) else None
+    method = re.match(r"Tensor\.(\w+)" + _UNFIT, str(error)) if isinstance(error, TypeError) and not _by_user(error) else None
     if method is not None:  # an operator's, which the user's program called by its name
         return AotgradTypeError(f"{raised_at(error)}: {method[1]}{str(error)[method.end(1):]}; ag.pow, ag.add and their like are functions with more arguments")
     if found is None:
@@ -122,7 +122,7 @@ def same_again(error: BaseException, first: BaseException) -> bool:
 def explained_with_line(error: BaseException) -> BaseException:
     """``explained``, in a trace: ours names the user's line, if only that of the call it came through."""
     found = explained(error)
-    if isinstance(found, AotgradError) and not isinstance(found, NeedStatic) and len(found.args) == 1 and not _PLACED.match(str(found)):
+    if isinstance(found, AotgradError) and not isinstance(found, NeedStatic) and len(found.args) == 1 and not re.match(PLACED, str(found)):
         place = raised_at(found)
         if place is not None:
             found.args = (f"{place}: {found}",)
@@ -136,8 +136,8 @@ def _named(error: BaseException) -> AotgradError | None:
         return _told(error, "a computed value is used as a key", isinstance(error.args[0], Traced))
     if _by_user(error):
         return None
-    if _NAMES.search(text):
-        return _told(error, _NAMES.sub("a computed value", text), "Traced" in text)
+    if re.search(_NAMES, text):
+        return _told(error, re.sub(_NAMES, "a computed value", text), "Traced" in text)
     if text.startswith("Iterator operand"):
         return _told(error, f"np.nditer goes over numbers in memory ({text})", True)
     held = _held(error) if isinstance(error, TypeError) else None

@@ -269,6 +269,9 @@ def _broadcast(b: FrontBuilder, values: list[Value]) -> list[Value]:
     return [b.expand(v, target) for v in values]
 
 
+_literal = functools.cache(ast.literal_eval)  # few differ
+
+
 class _Layout:
     """A signature in text, ``"sum(input, dim=None, *, dtype=None)"``, taken apart."""
 
@@ -288,7 +291,7 @@ class _Layout:
             name, has, default = part.partition("=")
             (self.keywords if only else self.positional).append(name)
             if has:
-                self.defaults[name] = ast.literal_eval(default)
+                self.defaults[name] = _literal(default)
         self.required = tuple(n for n in (*self.positional, *self.keywords) if n not in self.defaults)
 
 

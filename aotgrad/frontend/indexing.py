@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dis
 import operator
-import random
 import re
+import sys
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from aotgrad_runtime.watched import written
 
 from . import dispatch, eager, inplace
 from .eager import Dual
+from .explained import PLACED
 from .front import Public
 from .known import AGAIN
 from .recorder import Recorder
@@ -33,7 +35,7 @@ from .views import ViewExtra, mark_view
 __all__ = ["At", "IndexSpec", "getitem", "parse", "setitem", "updated"]
 
 _FULL = ("slice", None, None, None)
-_STORE, _SHUFFLE = dis.opmap["STORE_SUBSCR"], random.Random.shuffle.__code__
+_STORE = dis.opmap["STORE_SUBSCR"]
 _NODE = {"int": "SelectBackward0", "slice": "SliceBackward0", "new": "UnsqueezeBackward0", "array": "IndexBackward0", "mask": "MaskedSelectBackward0"}
 
 
@@ -201,9 +203,6 @@ def _arguments(x: Any, parsed: Parsed, **more: Any) -> dict[str, Any]:
     return out
 
 
-_PLACED = re.compile(r"[^\n]*:\d+:\s")  # a message that begins with a line
-
-
 def _explained(x: Any, parsed: Parsed, error: AotgradIndexError) -> AotgradIndexError:
     """Which index was out of range, where the arrays are at hand."""
     dim, arrays = 0, iter(parsed.arrays)
@@ -216,7 +215,7 @@ def _explained(x: Any, parsed: Parsed, error: AotgradIndexError) -> AotgradIndex
                 if wrong.size:
                     return AotgradIndexError(f"{user_loc()}: index {int(wrong.flat[0])} is out of bounds for dimension {dim} with size {n}")
         dim += entry[0] != "new"
-    return error if _PLACED.match(str(error)) else type(error)(f"{user_loc()}: {error}")
+    return error if re.match(PLACED, str(error)) else type(error)(f"{user_loc()}: {error}")
 
 
 _specs: dict[Any, IndexSpec] = {}
@@ -332,10 +331,16 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     written(x)
 
 
+def _shuffles(code: CodeType) -> bool:
+    """Whether it is that of ``random.shuffle``; nobody calls it who has not imported it."""
+    module = sys.modules.get("random")
+    return module is not None and code is module.Random.shuffle.__code__
+
+
 def _swaps(x: Any, value: Any, spec: Any) -> bool:
     """Whether a shuffle of a library's, not a line of the user's, is at x[i], x[j] = x[j], x[i]: what is written over is in use as a view too."""
     place = user_place()
-    if place is None or place[0] is not _SHUFFLE and place[0].co_code[place[1]] == _STORE:  # compiled code has no line that stores
+    if place is None or not _shuffles(place[0]) and place[0].co_code[place[1]] == _STORE:  # compiled code has no line that stores
         return False
     views = [r() for r in cell_of(x).views or ()]
     return any(v is not None and v is not value and isinstance(v._extra, ViewExtra) and v._extra.parent() is x and v._extra.how[:2] == ("index", spec) for v in views)

@@ -127,13 +127,12 @@ def _pairs(layout: Layout) -> str:
 
 
 _ORDER = r"\[([\d\s,]*)\](?:\s*,\s*blocks\s*=\s*\[([\d\s,\[\]]*)\])?"
-_LAYOUT: Final = re.compile(_ORDER)
-_TENSOR: Final = re.compile(r"!ag\.tensor<\s*\[([^\]<>]*)\]\s*,\s*(complex<\s*f\d+\s*>|\w+)\s*(?:,\s*order\s*=\s*" + _ORDER + r")?\s*>")
+_TENSOR: Final = r"!ag\.tensor<\s*\[([^\]<>]*)\]\s*,\s*(complex<\s*f\d+\s*>|\w+)\s*(?:,\s*order\s*=\s*" + _ORDER + r")?\s*>"
 
 
 def layout_from_text(body: str) -> Layout:
     """The inside of ``#ag.layout<...>``."""
-    m = _LAYOUT.fullmatch(body.strip())
+    m = re.fullmatch(_ORDER, body.strip())
     if m is None:
         raise AotgradValueError(f"layout <{body}> is not understood; write #ag.layout<[0, 2, 3, 1]> or #ag.layout<[0, 1], blocks = [[1, 16]]>")
     return _layout(m[1], m[2])
@@ -174,7 +173,7 @@ def type_from_text(text: str) -> Any:
     """A ``TensorType`` from ``!ag.tensor<...>``; any other type is MLIR's own and stays a string. Raises ``AotgradError`` for a wrong tensor type."""
     if not text.startswith("!ag."):
         return text
-    m = _TENSOR.fullmatch(text)
+    m = re.fullmatch(_TENSOR, text)
     if m is None:
         raise AotgradValueError(f"type {text} is not understood; write !ag.tensor<[2, n], f64>")
     shape = tuple(dims.parse(p) for p in split_commas(m[1]))
@@ -215,7 +214,7 @@ def _nested(x: np.ndarray[Any, Any], dtype: DType) -> str:
     return f"[{', '.join(_nested(row, dtype) for row in x)}]"
 
 
-_DENSE_TYPE: Final = re.compile(r"(tensor|vector)<\s*((?:\d+\s*x\s*)*)(complex<f32>|complex<f64>|\w+)\s*>")
+_DENSE_TYPE: Final = r"(tensor|vector)<\s*((?:\d+\s*x\s*)*)(complex<f32>|complex<f64>|\w+)\s*>"
 
 
 def splat_from_text(body: str, shaped: str) -> Any:
@@ -228,7 +227,7 @@ def splat_from_text(body: str, shaped: str) -> Any:
 
 def dense_from_text(body: str, shaped: str) -> tuple[Any, bool]:
     """The array of ``dense<body> : shaped`` (read-only), and whether the text was one number for all elements."""
-    m = _DENSE_TYPE.fullmatch(shaped)
+    m = re.fullmatch(_DENSE_TYPE, shaped)
     if m is None:
         raise AotgradValueError(f"dense<...> needs a static tensor or vector type after it, not {shaped!r}")
     shape = tuple(int(n) for n in m[2].replace(" ", "").split("x") if n)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
 
+from aotgrad_runtime.digests import sha256
 from aotgrad_runtime.dtypes import DType
 
 from .core import Block, Func, Value
@@ -18,7 +18,7 @@ __all__ = ["structural_hash"]
 
 def _attr(value: Any) -> str:
     if isinstance(value, np.ndarray):
-        return f"array({value.dtype.str},{value.shape},{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()})"
+        return f"array({value.dtype.str},{value.shape},{sha256(np.ascontiguousarray(value).tobytes()).hexdigest()})"
     if isinstance(value, (tuple, list)):
         return f"({','.join(map(_attr, value))})"
     if isinstance(value, DType):
@@ -46,4 +46,4 @@ def structural_hash(func: Func, *extra: str) -> str:
     """SHA-256 (hex) of the program and of ``extra`` texts (options, target, versions)."""
     out: list[str] = []
     _block(func.body, out)
-    return hashlib.sha256("\n".join([*out, *extra]).encode()).hexdigest()
+    return sha256("\n".join([*out, *extra]).encode()).hexdigest()

@@ -80,9 +80,6 @@ _KINDS = (Tensor, _TracedTensor)
 _REGISTERED = {name: _FUNCTIONS[name] for name, public in _TORCH.items() if public.op.front is not None and public.op.front.functional and name not in __all__}
 _REGISTERED.update({name: _FUNCTIONS[name] for name in ("sigmoid", "tanh")})
 globals().update(_REGISTERED)
-ALSO_OF_TORCH = ("celu", "celu_", "cosine_similarity", "group_norm", "hardshrink", "layer_norm", "pairwise_distance", "prelu", "rms_norm", "selu", "selu_", "threshold",
-                 "threshold_")
-"""Functions that are there as ``ag.NAME`` too, as in torch."""
 
 
 def _in_place(function: _Callable[..., Any]) -> _Callable[..., Any]:

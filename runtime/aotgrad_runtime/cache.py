@@ -8,7 +8,6 @@ file that a later trim removes. Nothing is ever unpickled. Standard library only
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import stat
@@ -16,6 +15,7 @@ import struct
 import time
 from typing import Any, NamedTuple
 
+from .digests import sha256
 from .errors import AotgradError, AotgradTypeError
 from .loader import Library, load_bytes, load_path
 
@@ -120,7 +120,7 @@ class ObjectCache:
     def _path(self, key: str) -> str | None:
         if self.folder is None:
             return None
-        return os.path.join(self.folder, hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40] + _SUFFIX)
+        return os.path.join(self.folder, sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40] + _SUFFIX)
 
     def _store(self, path: str, data: bytes) -> bool:
         assert self.folder is not None
@@ -218,7 +218,7 @@ def _write_new(folder: str, path: str, data: bytes) -> None:
 
 def _pack(so: bytes, text: bytes) -> bytes:
     lengths = struct.pack("<QQ", len(so), len(text))
-    return b"".join((so, text, lengths, hashlib.sha256(so + text + lengths).digest(), _MAGIC))
+    return b"".join((so, text, lengths, sha256(so + text + lengths).digest(), _MAGIC))
 
 
 def _unpack(path: str, key: str, data: bytes) -> Entry | None:
@@ -227,7 +227,7 @@ def _unpack(path: str, key: str, data: bytes) -> Entry | None:
     length, extra, digest, magic = _TRAILER.unpack_from(data, len(data) - _TRAILER.size)
     if magic != _MAGIC or length + extra + _TRAILER.size != len(data):
         return None
-    if hashlib.sha256(memoryview(data)[: length + extra + 16]).digest() != digest:
+    if sha256(memoryview(data)[: length + extra + 16]).digest() != digest:
         return None
     try:
         stored = json.loads(data[length : length + extra])

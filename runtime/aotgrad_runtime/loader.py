@@ -10,13 +10,13 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-import hashlib
 import itertools
 import os
 import struct
 import sys
 from typing import Any, NamedTuple
 
+from .digests import sha256
 from .errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 
 __all__ = ["NOTE_SIZE", "Library", "check_library", "empty_note", "load_bytes", "load_path", "seal"]
@@ -64,7 +64,7 @@ def seal(image: bytearray, note_at: int) -> bytes:
 
 def _digest(data: bytes | bytearray, length: int, digest_at: int) -> bytes:
     view = memoryview(data)
-    state = hashlib.sha256(view[:digest_at])
+    state = sha256(view[:digest_at], size=length)
     state.update(bytes(32))
     state.update(view[digest_at + 32 : length])
     return state.digest()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from dataclasses import replace
 
+from aotgrad_runtime.digests import sha256
 from aotgrad_runtime.records import record
 
 from ..target import Target
@@ -51,7 +51,7 @@ def select(spec: ConvSpec, target: Target) -> Choice | None:
 
 
 def _named(spec: ConvSpec, target: Target) -> tuple[str, ConvKernel]:
-    name = f"ag_conv_{spec.kind}_{hashlib.sha256(spec.text.encode()).hexdigest()[:12]}"
+    name = f"ag_conv_{spec.kind}_{sha256(spec.text.encode()).hexdigest()[:12]}"
     return name, definition(spec.text, name, target)
 
 

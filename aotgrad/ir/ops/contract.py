@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from operator import index
-from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import numpy as np
@@ -226,7 +225,7 @@ def _parse_einsum(spec: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     terms = left.split(",")
     if len(terms) != len(ranks):
         raise AotgradArgumentError(f"einsum {spec!r} names {len(terms)} operands, {len(ranks)} were given")
-    spare = [c for c in ascii_letters if c not in text]
+    spare = [c for c in _LETTERS if c not in text]
     widest = max([rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks) if "..." in t], default=0)
     dots = "".join(spare[:widest])
     out = []
@@ -339,7 +338,8 @@ def einsum_view(spec: Any, rank: int) -> tuple[list[tuple[int, int]], list[int]]
     return (pairs, [term.index(c) for c in result]) if len(term) == len(result) else None
 
 
-_LABELS: dict[Any, str] = {**dict(enumerate(ascii_uppercase + ascii_lowercase)), Ellipsis: "..."}
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_LABELS: dict[Any, str] = {**dict(enumerate(_LETTERS)), Ellipsis: "..."}
 
 
 def _einsum_text(args: tuple[Any, ...]) -> tuple[Any, ...]:
