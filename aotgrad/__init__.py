@@ -109,7 +109,7 @@ if _TYPE_CHECKING:
 
 newaxis = None
 
-_MODULES = {"aot": "aotgrad.frontend.aot", "autograd": "aotgrad.autograd", "nn": "aotgrad.nn", "optim": "aotgrad.optim", "utils": "aotgrad.utils"}
+_MODULES = {"aot": "aotgrad.frontend.aot", "autograd": "aotgrad.autograd", "func": "aotgrad.func", "nn": "aotgrad.nn", "optim": "aotgrad.optim", "utils": "aotgrad.utils"}
 _LAZY = {"load": "aotgrad_runtime.saving", "save": "aotgrad_runtime.saving", "dropout": "aotgrad.nn._top", "embedding": "aotgrad.nn._top", **dict.fromkeys((
     "celu", "celu_", "cosine_similarity", "group_norm", "hardshrink", "layer_norm", "pairwise_distance", "prelu", "rms_norm", "selu", "selu_", "threshold", "threshold_",
 ), "aotgrad.nn.functional")}
