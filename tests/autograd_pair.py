@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -74,3 +75,18 @@ def same(lines: Callable[[Any], Any], text: int = 0) -> Any:
     found = [outcome(m, lines, text) for m in modules()]
     assert all(repr(f) == repr(found[0]) for f in found), found
     return found[0]
+
+
+def walk(m: Any, y: Any, parameters: Any) -> list[Any]:
+    """Gradients by a user's own walker over the graph of ``y``."""
+    queue, found = deque([(y.grad_fn, m.ones_like(y))]), {}
+    while queue:
+        node, ct = queue.popleft()
+        if node is None or ct is None:
+            continue
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = found.get(id(node.variable), 0) + ct
+            continue
+        grads = node(ct)
+        queue += [(child, g) for (child, _), g in zip(node.next_functions, grads if isinstance(grads, tuple) else (grads,))]
+    return [found[id(p)] for p in parameters]

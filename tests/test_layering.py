@@ -7,12 +7,12 @@ import functools
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from without import run_blocked
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {"aotgrad_runtime": ROOT / "runtime" / "aotgrad_runtime", "aotgrad": ROOT / "aotgrad"}
@@ -191,22 +191,6 @@ def test_functions_are_short() -> None:
         if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) and length(f) > MAX_FUNCTION
     ]
     assert not long, "\n".join(long)
-
-
-BLOCK = """
-    import sys
-    class Blocker:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in {blocked}:
-                raise ImportError(f"{{name}} is blocked in this test")
-    sys.meta_path.insert(0, Blocker())
-"""
-
-
-def run_blocked(code: str, *blocked: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs ``code`` in a new process in which the ``blocked`` packages cannot be imported."""
-    text = textwrap.dedent(BLOCK.format(blocked=set(blocked))) + textwrap.dedent(code)
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=env, timeout=120, cwd=ROOT)
 
 
 @pytest.mark.parametrize("package", ["aotgrad", "aotgrad_runtime", "aotgrad.ir", "aotgrad.codegen", "aotgrad.frontend", "aotgrad.cli"])

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import numpy as np
 import pytest
-from autograd_pair import f64
+from autograd_pair import f64, walk
 
 import aotgrad as ag
 
 X, W = [[0.5, -1.0], [2.0, 0.25]], [[0.1, 0.2], [-0.3, 0.4]]
-
-
-def walk(y: Any, parameters: Any) -> list[Any]:
-    queue, found = deque([(y.grad_fn, ag.ones_like(y))]), {}
-    while queue:
-        node, ct = queue.popleft()
-        if node is None or ct is None:
-            continue
-        if hasattr(node, "variable"):
-            found[id(node.variable)] = found.get(id(node.variable), 0) + ct
-            continue
-        grads = node(ct)
-        queue += [(child, g) for (child, _), g in zip(node.next_functions, grads if isinstance(grads, tuple) else (grads,))]
-    return [found[id(p)] for p in parameters]
 
 
 def test_a_walker_in_a_compiled_function() -> None:
@@ -35,7 +20,7 @@ def test_a_walker_in_a_compiled_function() -> None:
     def f(x: Any, walked: bool) -> Any:
         y = (ag.nn.functional.gelu(net(x) * scale) - x[:, :1]).mean()
         leaves = [x, scale, *net.parameters()]
-        return walk(y, leaves) if walked else ag.autograd.grad(y, leaves)
+        return walk(ag, y, leaves) if walked else ag.autograd.grad(y, leaves)
 
     compiled = ag.compile(f, static=("walked",))
     for factor in (1.0, -0.5):
