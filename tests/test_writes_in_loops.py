@@ -109,10 +109,30 @@ def np_known_places(c: Any, i: int) -> None:
     c[2:4, 1:3] += old
 
 
+def apart(c: Any, i: Any) -> Any:
+    """Indices with a whole dim between them, columns, and rows of the transposed array."""
+    c = c.at[:, i].set(ag.sin(c[:, i - 1]))
+    d = c.reshape(2, 3, N)
+    d = d.at[i % 2, :, i].set(d[1, :, i - 1] * d[i % 2, :, 0])
+    d = d.at[1 - i % 2, :, 1].add(d[i % 2, :, i])
+    d = d.at[i % 2, 1:, i].set(d[0, :2, 0])
+    e = d.reshape(N, N).T
+    return e.at[i, 2:4].set(e[2:4, 0] * 0.5).T
+
+
+def np_apart(c: Any, i: int) -> None:
+    c[:, i] = np.sin(c[:, i - 1])
+    d, k = c.reshape(2, 3, N), i % 2
+    d[k, :, i] = d[1, :, i - 1] * d[k, :, 0]
+    d[1 - k, :, 1] += d[k, :, i]
+    d[k, 1:, i] = d[0, :2, 0]
+    c[2:4, i] = c[0, 2:4] * 0.5
+
+
 PROGRAMS: dict[str, tuple[Step, Callable[[Any, int], None]]] = {
     "rows and cells": (rows_and_cells, np_rows_and_cells), "one branch": (one_branch, np_one_branch), "both branches": (both_branches, np_both_branches),
     "by closure": (by_closure, np_by_closure), "loops in loops": (loops_in_loops, np_loops_in_loops), "loop in a branch": (loop_in_a_branch, np_loop_in_a_branch),
-    "known places": (known_places, np_known_places),
+    "known places": (known_places, np_known_places), "apart": (apart, np_apart),
 }
 
 
@@ -163,7 +183,7 @@ def test_values_and_what_a_round_copies(name: str) -> None:
         assert max(k.written for k in rounds(found)) <= 2 * N * 8, "a row and its derivative, not the array"
 
 
-@pytest.mark.parametrize("name", sweep.part(PROGRAMS, of=7))
+@pytest.mark.parametrize("name", sweep.part(PROGRAMS, of=8))
 def test_derivatives(name: str) -> None:
     f, p = looped(PROGRAMS[name][0]), start()
     v, w, h = (np.random.default_rng(k).normal(size=(N, N)) for k in (4, 5, 6))
@@ -284,7 +304,7 @@ def test_reads_outside_of_the_loop_see_what_was_there() -> None:
         np.testing.assert_allclose(got, np.asarray(want), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", sweep.part(PROGRAMS, of=7))
+@pytest.mark.parametrize("name", sweep.part(PROGRAMS, of=8))
 def test_loops_of_examples_side_by_side(name: str) -> None:
     f, ps = looped(PROGRAMS[name][0]), np.stack([start(), start()[::-1] * 0.9, start().T])
     np.testing.assert_allclose(ag.compile(ag.vmap(f))(ps), np.stack([eager(f, p) for p in ps]), rtol=1e-12)
@@ -312,6 +332,7 @@ def test_images_that_lie_channels_last() -> None:
 
 SHAPE = (4, 3)
 FORMS = ((4, 3), (12,), (2, 6), (2, 2, 3))
+ORDERS = (((4, 3), (1, 0), (3, 4)), ((4, 3), (1, 0), (12,)), ((2, 2, 3), (0, 2, 1), (6, 2)), ((2, 2, 3), (1, 2, 0), (2, 3, 2)), ((2, 2, 3), (2, 1, 0), (3, 4)))
 
 
 class Random:
@@ -327,13 +348,21 @@ class Random:
         return b.remainder(b.add(i, b.scalar(int(self.rng.integers(n)), int64)), b.scalar(n, int64))
 
     def write(self, b: Any, x: Any, i: Any, pool: Any) -> Any:
-        shape, kind = self.pick(FORMS), self.pick(("scatter", "scatter", "scatter_add", "insert", "insert_add"))
-        y, source = b.to_shape(x, shape), b.to_shape(x if self.rng.random() < 0.5 else self.pick(pool), shape)
+        kind, source = self.pick(("scatter", "scatter", "scatter_add", "insert", "insert_add")), x if self.rng.random() < 0.5 else self.pick(pool)
+        shape = first = self.pick(FORMS)
+        perm = tuple(range(len(shape)))
+        if self.rng.random() < 0.5:
+            first, perm, shape = self.pick(ORDERS)
+
+        def turned(x: Any) -> Any:
+            return b.to_shape(b.to_perm(b.to_shape(x, first), perm), shape)
+
+        y, source = turned(x), turned(source)
         if kind.startswith("scatter"):
             d = int(self.rng.integers(len(shape)))
-            at, back = int(self.rng.integers(shape[d])), range(len(shape))
-            row = b.slice(source, starts=tuple(at if k == d else shape[k] - 1 for k in back), sizes=tuple(1 if k == d else shape[k] for k in back),
-                          steps=tuple(1 if k == d else -1 for k in back))
+            at, every = int(self.rng.integers(shape[d])), range(len(shape))
+            row = b.slice(source, starts=tuple(at if k == d else shape[k] - 1 for k in every), sizes=tuple(1 if k == d else shape[k] for k in every),
+                          steps=tuple(1 if k == d else -1 for k in every))
             v = b.to_shape(row, tuple(n for k, n in enumerate(shape) if k != d)) if self.rng.random() < 0.4 else b.take(source, self.place(b, i, shape[d]), dim=d)
             made = b.emit(kind, [y, self.place(b, i, shape[d]), b.sin(v) if self.rng.random() < 0.6 else v], {"dim": d})[0]
         else:
@@ -341,7 +370,8 @@ class Random:
             to, start = (tuple(int(self.rng.integers(0, n - k + 1)) for n, k in zip(shape, sizes)) for _ in range(2))
             v = b.slice(source, starts=to if self.rng.random() < 0.4 else start, sizes=sizes, steps=(1,) * len(shape))
             made = b.emit(kind, [y, b.sin(v)], {"starts": to, "steps": (1,) * len(shape)})[0]
-        return b.to_shape(made, SHAPE)
+        back = b.to_perm(b.to_shape(made, tuple(first[d] for d in perm)), tuple(perm.index(d) for d in range(len(perm))))
+        return b.to_shape(back, SHAPE)
 
     def branches(self, b: Any, x: Any, i: Any, pool: Any, depth: int) -> Any:
         given = [x, *(self.pick(pool) for _ in range(self.rng.integers(0, 3)))]

@@ -12,11 +12,11 @@ from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from ..ir.types import Layout, TensorType
 from .access import Access, through
+from .forms import Form
 from .kernel import Index, KernelBuilder
 from .kernel_types import INDEX
 from .place import Block, place
 from .plan import Item, Plan
-from .written import form_of
 
 __all__ = ["Buffers", "Store", "Workspace", "adjacent", "dense", "reshaped", "strides_of"]
 
@@ -263,7 +263,16 @@ class Buffers:
 
     def written(self, op: Op) -> Access:
         """Where the result of a write is, in the shape that it is written in."""
-        return reshaped(self.stored(op.result), op.result.type, form_of(op))
+        return self.shown(op, self.stored(op.result))
+
+    def shown(self, op: Op, access: Access) -> Access:
+        """The array that a write or a ``take`` is of, in the form that it has there."""
+        form: Form | None = op.attrs.get("form")
+        if form is None:
+            return access
+        if any(n != 1 and have != want for n, have, want in zip(form.of.shape, access.strides, form.of.strides())):
+            raise AssertionError(f"{form.of} in another form, with strides {access.strides}, which are not dense")
+        return Access(access.store, access.base, form.strides)
 
     def stored(self, v: Value) -> Access:
         """Where a value in memory is."""

@@ -13,8 +13,9 @@ from typing import Any
 from ..ir import dims as dimlib
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
+from ..ir.opdef import ViewMap
 from ..ir.types import TensorType
-from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
+from .access import Map, compose, identity, is_permutation, map_dims, zero_map
 from .plan import CHEAP, WRITES, How, Item, Kern, Nest, Plan, Scalar, Uses, classify, produced, size_one, view_of, weight, write_map
 from .sum_order import Pairs, by_blocks, every_pair, groups, in_line, innermost, is_run, joints, kept, may_split, mixes, sum_size, tied, ties
 from .windows import WINDOW
@@ -554,6 +555,8 @@ class _Analysis:
                 self._request(o, item, zero_map(o.type.rank))
             elif i in pairs:
                 self._overwrite(item, i, op.results[pairs[i]], pos)
+            elif i == 0 and "form" in op.attrs:
+                self._request(o, item, "dense")
             else:
                 self._request(o, item, "strided")
 
@@ -611,8 +614,8 @@ class _Analysis:
 
 def _written_map(op: Op) -> Map | None:
     """Where the value of an insert goes in the array as it is, if that is a map."""
-    shape, view = op.result.type.shape, reshape_view(op.result.type.shape, form_of(op).shape)
-    return None if view is None else compose(view, shape, write_map(op))
+    shows = form_of(op).map
+    return None if shows is None else compose(ViewMap(tuple(o for o, _ in shows), tuple(t for _, t in shows)), op.result.type.shape, write_map(op))
 
 
 def fuse(plan: Plan) -> tuple[Plan, Uses]:

@@ -106,11 +106,23 @@ def _maker(index: Value) -> Op | None:
     return op if op is not None and op.name == "row_index" else None
 
 
+def _way(parts: Sequence[tuple[DimLike, DimLike]], i: DimLike) -> DimLike:
+    """How far element ``i`` of a dim is from its first."""
+    step: DimLike = 1
+    out: DimLike = 0
+    for k, (size, stride) in reversed(list(enumerate(parts))):
+        at = dims.floordiv(i, step)
+        out = out + (dims.mod(at, size) if k else at) * stride
+        step = step * size
+    return out
+
+
 def _index_move(cx: Context, item: Kern, x: Access, idx: Access, other: Access, write: str | None) -> None:
     """``other[..., i, ...] = x[..., idx[i], ...]``, or with ``write`` the other way round (set or add)."""
     op, kb = item.op, cx.kb
     assert op is not None
-    dim, source, index_shape = op.attrs["dim"], op.operands[0].type if write is None else form_of(op), op.operands[1].type.shape
+    dim, form, index_shape = op.attrs["dim"], form_of(op), op.operands[1].type.shape
+    source = form.type
     count = len(index_shape)
     rest = [d for d in range(source.rank) if d != dim]
     rest_other = [*range(dim), *range(dim + count, source.rank - 1 + count)]
@@ -120,7 +132,8 @@ def _index_move(cx: Context, item: Kern, x: Access, idx: Access, other: Access, 
         for d, i in enumerate(at):
             where = where + idx.strides[d] * i
         row, inside = _checked(cx, item, kb.load(idx.store.mem, kb.dim(where)), source.shape[dim])
-        here = (x.store, place_of(x, {dim: row}, rest))
+        ahead = _way(form.parts[dim], row) if len(form.parts[dim]) > 1 else x.strides[dim] * row
+        here = (x.store, place_of(Access(x.store, x.base + ahead, x.strides), {}, rest))
         there = (other.store, place_of(other, {dim + d: i for d, i in enumerate(at)}, rest_other))
         if write is not None:
             with _guarded(kb, inside):  # a write out of range is dropped
@@ -139,7 +152,7 @@ def take(cx: Context, item: Kern) -> None:
     op = item.op
     assert op is not None
     x, idx = (cx.buffers.access(item, o) for o in op.operands)
-    _index_move(cx, item, x, idx, cx.buffers.stored(op.result), None)
+    _index_move(cx, item, cx.buffers.shown(op, x), idx, cx.buffers.stored(op.result), None)
 
 
 def scatter(cx: Context, item: Kern) -> None:

@@ -188,24 +188,25 @@ _WRITES = frozenset(("insert", "insert_add", "scatter", "scatter_add"))
 
 
 class _Cotangents:
-    """Cotangents while a program is walked from its end. What adds into an array's cotangent (``Accumulate``) is added into one that is there, if in another shape, or
-    waits for the one that a write into the array will give: else it would be made in an array of zeros, and every round of a loop would add whole arrays."""
+    """Cotangents while a program is walked from its end. What adds into an array's cotangent (``Accumulate``) is added into one that is there, if in another shape or
+    order of dims, or waits for the one that a write into the array will give: else it would be made in zeros, and every round of a loop would add whole arrays."""
 
     def __init__(self, b: Builder, ops: Sequence[Op], inputs: Sequence[Value]) -> None:
         self.b, self.ct = b, dict[Value, Any]()
-        self.roots: dict[Value, Value] = {}  # what values are reshapes of
+        self.shown: dict[Value, Op] = {}  # values that are a reshape or a permutation: of what
+        self.roots: dict[Value, Value] = {}  # what they are of in the end
         self.latest: dict[Value, Value] = {}  # by root: the value that got a cotangent last
         self.written: dict[Value, int] = {}  # by root: the first op that gives a whole cotangent of it
         self.waiting: dict[Value, list[tuple[Value, Accumulate, Any]]] = {}  # by root
         ends = set(inputs)
         for at, op in enumerate(ops):
-            if op.name == "reshape" and op.result not in ends and op.result.type.layout is None and op.operands[0].type.layout is None:
-                self.roots[op.result] = self.root(op.operands[0])
+            if op.name in ("reshape", "permute") and op.result not in ends and op.result.type.layout is None and op.operands[0].type.layout is None:
+                self.shown[op.result], self.roots[op.result] = op, self.root(op.operands[0])
             for o in op.operands if op.regions else op.operands[:1] if op.name in _WRITES else ():
                 self.written.setdefault(self.root(o), at)
 
     def root(self, x: Value) -> Value:
-        """What ``x`` is a reshape of, or itself."""
+        """What ``x`` shows in another shape, or itself."""
         return self.roots.get(x, x)
 
     def add(self, x: Value, c: Any, at: int = 0) -> None:
@@ -248,8 +249,32 @@ class _Cotangents:
         """What adds into the cotangent of ``x``, as what adds into that of ``to``, the same array in another shape."""
         if x is to:
             return x, c
-        b, shape, wanted = self.b, x.type.shape, to.type.shape
-        return to, Accumulate(to, lambda acc: b.to_shape(c.into(b.to_shape(acc, shape)), wanted))
+        up, down = self._chain(to), self._chain(x)
+        while up and down and up[-1] is down[-1]:
+            up.pop()
+            down.pop()
+        if all(op.name == "reshape" for op in (*up, *down)):
+            shape, wanted = x.type.shape, to.type.shape
+            return to, Accumulate(to, lambda acc: self.b.to_shape(c.into(self.b.to_shape(acc, shape)), wanted))
+        return to, Accumulate(to, lambda acc: self._walk(self._walk(c.into(self._walk(self._walk(acc, up, True), down[::-1])), down, True), up[::-1]))
+
+    def _chain(self, x: Value) -> list[Op]:
+        """What makes ``x`` of its root, last first."""
+        out: list[Op] = []
+        while x in self.shown:
+            out.append(self.shown[x])
+            x = out[-1].operands[0]
+        return out
+
+    def _walk(self, v: Value, ops: Sequence[Op], back: bool = False) -> Value:
+        """``v`` through reshapes and permutations, or back from their results to what they are of."""
+        for op in ops:
+            if op.name == "reshape":
+                v = self.b.to_shape(v, (op.operands[0] if back else op.result).type.shape)
+            else:
+                perm = op.attrs["perm"]
+                v = self.b.to_perm(v, tuple(perm.index(d) for d in range(len(perm))) if back else perm)
+        return v
 
 
 def _transpose_op(b: Builder, op: Op, linear: list[bool], given: list[Any]) -> dict[int, Any]:
