@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import optable
 import pytest
 
 import aotgrad as ag
+from aotgrad.frontend.pytree import tree_flatten
 from aotgrad.ir import Block, Builder, Func, build, interp, tensor_type
 from aotgrad.ir.transforms.differentiate import vjp_func
 
@@ -203,3 +205,76 @@ def test_gradient_of_no_steps(make: Any) -> None:
 
     for g in (ag.grad(f), ag.compile(ag.grad(f)), lambda x: ag.value_and_grad(f)(x)[1]):
         assert g(make(0)).shape == (0,) and g(make(3)).tolist() == [2.0, 2.0, 2.0]
+
+
+# ---- writes of bodies and branches ------------------------------------------------------------------------------------------------------
+
+def _zeroed(i: Any, c: Any) -> Any:
+    c[i] = 0.0
+    return c
+
+
+def _doubled(c: Any) -> Any:
+    c *= 2.0
+    return c
+
+
+def _crossed(_: Any, c: Any) -> Any:
+    a, b = c
+    a[0] = b[1]
+    return b, a
+
+
+def _then_written(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def f(a: Any) -> Any:
+        t = made(a)
+        a[0] = 9.0
+        return t
+
+    return f
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "fori_loop": lambda a: ag.fori_loop(0, 2, _zeroed, a),
+    "scan": lambda a: ag.scan(lambda c, i: (_zeroed(i, c), c), a, np.arange(2)),
+    "scan that gives a view": lambda a: ag.scan(lambda c, i: (_zeroed(i, c), c[:2]), a, np.arange(2)),
+    "rows": lambda a: ag.scan(lambda c, r: (c + 1.0, _doubled(r)), 0.0, a.reshape(3, 1)),
+    "map": lambda a: ag.map(_doubled, a.reshape(3, 1)),
+    "cond": lambda a: ag.cond(a[0] > 0.0, _doubled, lambda p: p, a),
+    "known cond": lambda a: ag.cond(True, _doubled, lambda p: p, a),
+    "one array twice": lambda a: ag.fori_loop(0, 3, _crossed, (a, a)),
+    "an array from outside": lambda a: ag.fori_loop(0, 2, lambda i, c: _doubled(c) if i is None else a, a * 1.0) * a,
+    "no round": _then_written(lambda a: ag.fori_loop(0, 0, _zeroed, a)),
+    "written later": _then_written(lambda a: ag.cond(a[0] > 0.0, lambda p: p, _doubled, a)),
+    "what was outside, written later": _then_written(lambda a: ag.fori_loop(0, 2, lambda i, c: a, a)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_bodies_and_branches_have_values_of_their_own(name: str) -> None:
+    """Their writes reach what they return alone, and later writes reach no result: eagerly as compiled."""
+    x, v = np.array([1.0, 2.0, 3.0]), np.array([0.3, -0.7, 0.2])
+
+    def f(x: Any) -> Any:
+        a = x * 1.0
+        return WRITES[name](a), a
+
+    def flat(tree: Any) -> list[Any]:
+        return [np.asarray(y.detach() if isinstance(y, ag.Tensor) else y) for y in tree_flatten(tree)[0]]
+
+    want, slope = flat(ag.compile(f)(x)), flat(ag.compile(lambda x: ag.jvp(f, (x,), (v,))[1])(x))
+    roads = [f(x), f(ag.tensor(x)), f(ag.tensor(x, requires_grad=True)), ag.jvp(f, (x,), (v,))[0], [y[0] for y in tree_flatten(ag.vmap(f)(x[None]))[0]]]
+    for found in roads:
+        for got, y in zip(flat(found), want, strict=True):
+            np.testing.assert_array_equal(got, y)
+    for got, y in zip(flat(ag.jvp(f, (x,), (v,))[1]), slope, strict=True):
+        np.testing.assert_array_equal(got, y)
+    a = x.copy()
+    WRITES[name](a)
+    np.testing.assert_array_equal(a[1:], x[1:])
+
+
+def test_writes_in_a_while_loop_stay_inside() -> None:
+    a = np.array([1.0, 2.0])
+    assert ag.while_loop(lambda c: c[0] < 10.0, _doubled, a)[0] == 16.0
+    np.testing.assert_array_equal(a, [1.0, 2.0])

@@ -35,6 +35,50 @@ def _traced(*trees: Any) -> Trace | None:
     return trace
 
 
+class _Values:
+    """What plain loops and branches hand to the user's functions and take from them: values, as in a trace, so that writes to them reach no other array. What came
+    back as it was handed out belongs to the loop alone and is not copied again."""
+
+    def __init__(self) -> None:
+        self._lent: dict[int, Any] = {}
+
+    def __call__(self, tree: Any) -> Any:
+        leaves, treedef = tree_flatten(tree)
+        if not any(isinstance(x, (Tensor, np.ndarray)) for x in leaves):
+            return tree
+        before, self._lent = self._lent, {}
+        for i, x in enumerate(leaves):
+            if isinstance(x, (Tensor, np.ndarray)):
+                if before.pop(id(x), None) is None:
+                    leaves[i] = x = _copied(x)
+                self._lent[id(x)] = x
+        return tree_unflatten(treedef, leaves)
+
+
+def _copied(x: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return x.copy(order="K")
+    if not isinstance(x, Tensor):
+        return x
+    if type(x) in (Tensor, ArrayTensor) and x._node is None and x._extra is None and not x._requires_grad and current() is None:
+        return wrap(x._data.copy(order="K"), type(x))  # nothing records it
+    return dispatch.call(dispatch.TORCH["clone"], (x,), {})
+
+
+def _kept(row: Any, carry: Any) -> Any:
+    """A row of results, which later rounds must not change by writing to what they carry."""
+    leaves, treedef = tree_flatten(row)
+    carried = [c for c in tree_flatten(carry)[0] if isinstance(c, (Tensor, np.ndarray))]
+    return tree_unflatten(treedef, [_copied(x) if any(_shows(x, c) for c in carried) else x for x in leaves])
+
+
+def _shows(x: Any, carried: Any) -> bool:
+    """Whether ``x`` may be memory of ``carried``."""
+    if isinstance(x, Tensor):
+        return x is carried or x._base is not None
+    return isinstance(x, np.ndarray) and isinstance(carried, np.ndarray) and np.may_share_memory(x, carried)
+
+
 # ---- cond -----------------------------------------------------------------------------------------------------------------------------
 
 @told
@@ -51,7 +95,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     if trace is None or not isinstance(pred, Traced):
         if np.shape(pred if not isinstance(pred, Tensor) else pred._data) != ():
             raise AotgradValueError(f"{user_loc()}: cond: the predicate has shape {tuple(np.shape(pred))}; it must be a scalar. Use ag.where for elementwise choice")
-        out = (true_fn if bool(pred) else false_fn)(*operands)
+        own = _Values()
+        out = own((true_fn if bool(pred) else false_fn)(*own(operands)))
         if trace is None:
             _check_branches(true_fn, false_fn, operands)
         return out
@@ -187,11 +232,14 @@ def _step_out(out: Any) -> tuple[Any, Any]:
 def _eager_scan(f: Any, init: Any, leaves: Sequence[Any], tree: TreeDef, count: int, reverse: bool) -> tuple[Any, Any]:
     if not count:
         return _empty_scan(f, init, leaves, tree)
-    carry, rows = init, [None] * count
-    check = Carry("scan", init)
+    rows: list[Any] = [None] * count
+    values, check = _Values(), Carry("scan", init)
+    carry = values(init)
     for i in (reversed(range(count)) if reverse else range(count)):
-        carry, rows[i] = _step_out(f(carry, tree_unflatten(tree, [_row(x, i) for x in leaves])))
+        carry, y = _step_out(f(carry, tree_unflatten(tree, [_copied(_row(x, i)) for x in leaves])))
         check(carry)
+        carry = values(carry)
+        rows[i] = _kept(y, carry)
     flat = [tree_flatten(r) for r in rows]
     for _, t in flat:
         if t != flat[0][1]:
@@ -354,10 +402,12 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     """
     check_callable(body, "fori_loop")
     if _traced(init) is None:
-        carry, check = init, Carry("fori_loop", init)
+        values, check = _Values(), Carry("fori_loop", init)
+        carry = values(init)
         for i in range(_bound(lower), _bound(upper)):
             carry = body(i, carry)
             check(carry)
+            carry = values(carry)
         return carry
     if isinstance(lower, Traced) or isinstance(upper, Traced):
         raise AotgradTypeError(f"{user_loc()}: fori_loop: a bound is a traced value; bounds are integers or sizes (use static= for an integer argument)")
@@ -398,7 +448,8 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
                                          "bound on the steps and ag.where(done, old, new) in the body, or call it outside of compile")
     check_callable(cond, "while_loop")
     check_callable(body, "while_loop")
-    carry, check = init, Carry("while_loop", init)
+    values, check = _Values(), Carry("while_loop", init)
+    carry = values(init)
     while True:
         go_on = cond(carry)
         if np.shape(go_on._data if isinstance(go_on, Tensor) else go_on) != ():
@@ -407,6 +458,7 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
             return carry
         carry = body(carry)
         check(carry)
+        carry = values(carry)
 
 
 @told
