@@ -135,3 +135,55 @@ def test_numbers_of_numpy_callers_stay_constants() -> None:
         return x.sum() * float(v[0])
 
     assert ag.grad(f)(np.array([2.0, 3.0])).tolist() == [2.0, 2.0]
+
+
+def compiled(m: Any, f: Callable[..., Any]) -> Any:
+    return ag.compile(f) if m is ag else f
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_results_of_compiled_functions(mode: str) -> None:
+    """All of them at once, of an argument and of a computed value: what each requires, and what is computed from it in the function and outside."""
+    names = [v for v in VIEWS if v not in ("contiguous", "x[...]")]  # those give the argument itself
+
+    def lines(m: Any) -> Any:
+        def f(x: Any) -> Any:
+            h = x * 2
+            with getattr(m, mode)():
+                found = [VIEWS[v](m, of) for v in names for of in (x, h)]
+            return h, found, [y * 3 for y in found if mode == "no_grad"], [y.requires_grad + 2 * y.is_leaf + 4 * (y.grad_fn is None) for y in found]
+
+        g, seen = compiled(m, f), []
+        for grad in (True, False):
+            x = f64(m, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], grad)
+            for _ in range(3):
+                h, views, later, flags = g(x)
+            for y in views:
+                kept = (y * 2).grad_fn.next_functions[0] if y.requires_grad and mode == "no_grad" else None
+                seen.append((y.requires_grad, y.is_leaf, y.grad_fn is None, kept))
+            seen += [(y.requires_grad, y.is_leaf, y.grad_fn is None, y) for y in later]
+            seen.append(flags)
+            if grad:
+                h.sum().backward()
+                seen.append(x.grad)
+        return seen
+
+    wanted = outcome(ag, lines)
+    assert wanted[0][0] and wanted[0] != "error"
+    assert all(outcome(m, lines) == wanted for m in modules())
+
+
+def test_gradients_that_are_not_there_in_compiled_functions() -> None:
+    def lines(m: Any) -> Any:
+        def f(x: Any, y: Any) -> Any:
+            with m.no_grad():
+                v = x[0:1]
+            return v * y + x.detach()[1:] * y
+
+        g, x, y = compiled(m, f), f64(m, [1.0, 2.0], True), f64(m, [3.0], True)
+        g(x, y).backward()
+        z = f64(m, [1.5], True)
+        compiled(m, lambda z: z.floor() * 2)(z).backward()
+        return x.grad is None, y.grad, z.grad
+
+    assert all(outcome(m, lines) == (True, [3.0], [0.0]) for m in modules())

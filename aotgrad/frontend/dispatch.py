@@ -30,7 +30,7 @@ from .node_names import edges_of, node_name
 from .program import Program
 from .promotion import Kind, is_number
 from .sizes import plain_size
-from .trace import Trace, Traced, TracedArray, TracedTensor, current, unrecorded, user_loc
+from .trace import Trace, Traced, TracedArray, TracedTensor, adrift, current, unrecorded, user_loc
 from .views import mark_view
 
 __all__ = ["MISS", "NUMPY", "TORCH", "again", "call", "forget", "function", "is_array_like", "is_view", "program", "program_of", "unwatched", "watch"]
@@ -240,10 +240,11 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     start, given = len(trace.block.ops), _replaced(public, arguments, wrapped)
     results = public.emit(b, given)
     note(trace, start, public, b, given, results)
-    made = _restore(results, lambda v: _marked(flavour.traced._of(trace, unrecorded(b, v)), scalar))
     first = operands[0] if operands else None
-    outs = made if isinstance(made, tuple) else (made,)
     how = view_of(public, results, arguments, flavour.torch) if isinstance(first, Tensor) else None
+    shows = flavour.torch and how is not None
+    made = _restore(results, lambda v: _marked(flavour.traced._of(trace, unrecorded(b, v, shows)), scalar))
+    outs = made if isinstance(made, tuple) else (made,)
     if how is None:
         placement.place(outs, public, operands, flavour.torch)
         return made
@@ -256,6 +257,8 @@ def _run_traced(public: Public, arguments: dict[str, Any], operands: list[Any], 
     for i, out in enumerate(outs):
         if flavour.torch or out.ndim:  # NumPy's scalars are no views
             mark_view(out, first, how, i)
+            if how[0] == "unsettled" and adrift(out._value) and not placement.shows(out):  # a copy
+                out._value = b.stop_gradient(out._value.op.operands[0], reverse=True)
     return made
 
 

@@ -16,7 +16,7 @@ from aotgrad_runtime import memory_format as mf
 from aotgrad_runtime import modes, recording, watchers
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradRuntimeError, AotgradTypeError
 from aotgrad_runtime.printing import with_suffixes
-from aotgrad_runtime.tape import FREED, FREED_TEXT, NO_EDGE, Freed, Node, SavedArray, VersionCell, cast, cell_of, edge_of, extra_of
+from aotgrad_runtime.tape import FREED, FREED_TEXT, NO_EDGE, Freed, Node, SavedArray, VersionCell, cast, cell_of, drift, edge_of, extra_of
 from aotgrad_runtime.tensor import Tensor, make_output, wrap
 
 from . import saved as saving
@@ -342,6 +342,15 @@ def _own(out: Any, data: Any) -> Any:
 _NOTHING: Any = ("nothing is recorded",)
 
 
+ADRIFT = -1  # the place of a result that requires grad and is no part of the graph
+
+
+def places_of(pullback: Any, floats: Sequence[int], count: int) -> list[int | None]:
+    """Which output of the node each of the ``count`` results is: none (None), or a leaf that requires grad (``ADRIFT``), where only some belong to the graph."""
+    moves = pullback.moves
+    return [None if i not in floats or moves is not None and not moves[i] else ADRIFT if moves is not None and moves[i] != 1 else floats.index(i) for i in range(count)]
+
+
 def _recipe(program: Program, active: tuple[bool, ...]) -> Any:
     """What a recorded call with gradients for these inputs needs: the backward program, the node class, and which output of the node each result is (None: no part of
     the graph)."""
@@ -349,8 +358,7 @@ def _recipe(program: Program, active: tuple[bool, ...]) -> Any:
     found = _NOTHING
     if floats:
         pullback = program.pullback(active, tuple([t.dtype.is_differentiable for t in program.func.out_types]))
-        moves = pullback.moves  # where only some results belong to the graph
-        places = [floats.index(i) if i in floats and (moves is None or moves[i]) else None for i in range(len(program.func.outputs))]
+        places = places_of(pullback, floats, len(program.func.outputs))
         found = (pullback, _node_type(program.name, len(floats), program.aside), places)
     program.recipes[active] = found
     return found
@@ -370,7 +378,10 @@ def record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any
     else:
         edges = tuple([edge_of(args[i]) if i is not None and active[i] else NO_EDGE for i in program.edges])
     node = kind(edges, (program, active, inputs, outputs, cls))
-    made = [wrap(o, cls) if place is None else make_output(o, node, place, cls) for o, place in zip(outs, places)]
+    made = [wrap(o, cls) if place is None or place < 0 else make_output(o, node, place, cls) for o, place in zip(outs, places)]
+    for x, place in zip(made, places):
+        if place == ADRIFT:
+            drift(x, True)
     for i in pullback.outputs:
         outputs[i] = cell_of(made[i]).save(outs[i])
         if _watching.count:

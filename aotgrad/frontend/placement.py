@@ -15,6 +15,7 @@ import numpy as np
 from aotgrad.ir import TensorType, opdef
 from aotgrad.ir.dims import Dim, DimLike
 from aotgrad_runtime import memory_format as mf
+from aotgrad_runtime import modes
 from aotgrad_runtime.errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
 from aotgrad_runtime.tensor import Tensor
@@ -22,11 +23,11 @@ from aotgrad_runtime.tensor import Tensor
 from . import kernels
 from .front import Public
 from .sizes import plain_size
-from .trace import Traced, user_loc
+from .trace import Traced, unrecorded, user_loc
 from .views import ViewExtra, mark_view
 
 __all__ = ["UNKNOWN", "Placed", "begin", "check", "check_array", "contiguous", "data_placed", "like", "mark", "of_index", "parent_of", "place",
-           "placed", "settle", "spoil", "unsure", "without"]
+           "placed", "settle", "shows", "spoil", "unsure", "without"]
 
 COPIED = ("copied",)  # how what turned out to be a copy is a view: not
 
@@ -284,6 +285,8 @@ def contiguous(x: Any, out: Any) -> Any:
     out = type(x)._of(x._trace, x._value) if out is x else out
     out._placed = goal
     mark_view(out, x, ("unsettled", "contiguous", goal))
+    if not modes.state.grad and not shows(out):
+        out._value = unrecorded(out._trace.builder, out._value)
     return out
 
 
@@ -320,6 +323,12 @@ def settle(x: Any, name: str) -> None:
                                    "from the body instead")
         at = parent
     _check_distinct(x)
+
+
+def shows(view: Any) -> bool:
+    """Whether what a call gave that may copy is a view, as far as that can be known."""
+    _settle(view)
+    return bool(view._extra.how[0] == "reshape")
 
 
 def _check_distinct(x: Any) -> None:

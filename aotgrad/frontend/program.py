@@ -40,9 +40,9 @@ class Pullback:
 
     __slots__ = ("gives", "inputs", "moves", "outputs", "program")
 
-    def __init__(self, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...], gives: tuple[bool, ...], moves: tuple[bool, ...] | None = None) -> None:
+    def __init__(self, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...], gives: tuple[bool, ...], moves: tuple[int, ...] | None = None) -> None:
         self.program, self.inputs, self.outputs, self.gives = program, inputs, outputs, gives
-        self.moves = moves  # which results belong to the graph; None: all
+        self.moves = moves  # which results belong to the graph, see ``depends``; None: all
 
 
 class Program:
@@ -130,17 +130,33 @@ class Program:
         return found
 
 
-def depends(func: Func, active: Sequence[bool]) -> tuple[bool, ...] | None:
-    """Which results are recorded: those that active inputs lead to other than through ``stop_gradient``. None: all."""
+ADRIFT = 2  # a result that requires grad and is a leaf: a view that was made unrecorded
+
+
+def depends(func: Func, active: Sequence[bool], views: bool = True) -> tuple[int, ...] | None:
+    """Which results are recorded (1): those that active inputs lead to other than through ``stop_gradient``, or with ``views`` through such that require grad all the
+    same; the latter are ``ADRIFT``. None: all are recorded."""
     live = {a for a, on in zip(func.args, active) if on}
+    drifting: set[Value] = set()
     for op in func.body.ops:
-        if op.name == "stop_gradient":
+        if op.name == "stop_gradient" and not (views and op.attrs["view"]):
             continue
         used = op.operands[1:] if op.name == "graft" else op.operands
         if any(o in live for o in used):
             live.update(r for r in op.results if r.type.dtype.is_differentiable)
-    found = tuple([o in live for o in func.outputs])
-    return None if all(on or not o.type.dtype.is_differentiable for on, o in zip(found, func.outputs)) else found
+            if op.name == "stop_gradient" or op.name == "graft" and op.operands[1] in drifting:
+                drifting.update(op.results)
+    found = tuple([ADRIFT if o in drifting else int(o in live) for o in func.outputs])
+    return None if all(on == 1 or not o.type.dtype.is_differentiable for on, o in zip(found, func.outputs)) else found
+
+
+def _reaches(func: Func, present: Sequence[bool]) -> list[bool]:
+    """Which inputs lead to one of the ``present`` results other than through ``stop_gradient``: those of others are not there, as in PyTorch, and not zero."""
+    read = {o for o, on in zip(func.outputs, present) if on}
+    for op in reversed(func.body.ops):
+        if op.name != "stop_gradient" and any(r in read for r in op.results):
+            read.update(op.operands[1:] if op.name == "graft" else op.operands)
+    return [a in read for a in func.args]
 
 
 def _agrees(made: Callable[..., Any], arrays: Arrays, outs: list[Any]) -> bool:
@@ -171,7 +187,8 @@ def _derive_pullback(program: Program, active: Sequence[bool], present: Sequence
     wanted = [t for t in tangents if t is not None]
     _check_complex(aside.ops)
     found = transpose_into(b, aside.ops, wanted, moved, cts)
-    gives = tuple([c is not None or not program.backward for c in found])
+    reached = [on for on, t in zip(_reaches(func, present), tangents) if t is not None]
+    gives = tuple([c is not None or on and not program.backward for c, on in zip(found, reached)])
     results = [b.zeros(t) if c is None else c for c, t, on in zip(found, wanted, gives) if on]
     several = sum(t.dtype.is_differentiable for t in func.out_types) > 1
     cut, kept_ins, kept_outs = _cut(block, ins, outs, [c for c in cts if c is not None], results, several)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from aotgrad_runtime import modes
-from aotgrad_runtime.tape import FREED, NO_EDGE, Freed, SavedArray
+from aotgrad_runtime.tape import FREED, NO_EDGE, Freed, SavedArray, drift
 from aotgrad_runtime.tape import accumulator_of as _accumulator
 from aotgrad_runtime.tape import next_sequence as _sequence
 from aotgrad_runtime.tensor import Tensor, wrap
@@ -126,7 +126,7 @@ class Recorder:
         body = {"__slots__": (), "program": program, "pullback": pullback, "active": active, "outputs": len(floats), "aside": program.aside,
                 "order": program.edges, "numbers": plain, "parts": {}, "edges": tuple([order.index(i) if i in order else -1 for i in range(width)])}
         kind = type(str(program.name), (TapedNode,), body)
-        places = [floats.index(i) if i in floats and (pullback.moves is None or pullback.moves[i]) else None for i in range(len(types))]
+        places = eager.places_of(pullback, floats, len(types))
         form = self.forms[bits] = self._written(kind, places)
         if self.inline is not None:
             inline, self.inline = self.inline, None
@@ -144,7 +144,7 @@ class Recorder:
         types, pullback = self.program.func.arg_types, kind.pullback
         order = tuple(range(len(types))) if kind.order is None else kind.order
         names: dict[str, Any] = {"kind": kind, "new": _new, "Tensor": Tensor, "wrap": wrap, "accumulator": _accumulator, "sequence": _sequence, "NO_EDGE": NO_EDGE,
-                                 "keep": quick.keep, "SavedArray": SavedArray, "asarray": np.asarray}
+                                 "keep": quick.keep, "drift": drift, "SavedArray": SavedArray, "asarray": np.asarray}
         edges = [f"(n, {args[i]}._index) if (n := {args[i]}._node) is not None else (accumulator({args[i]}), 0)" if i is not None and kind.active[i] else "NO_EDGE"
                  for i in order]
         lines = ["node = new(kind)", f"node.next_functions = ({''.join([e + ', ' for e in edges])})", "node._extra = None", "node._seq = sequence()"]
@@ -152,7 +152,7 @@ class Recorder:
             lines.append(f"{', '.join([f'd{k}' for k in range(len(places))])} = data")
         for k, place in enumerate(places):
             data = f"d{k}" if len(places) > 1 else "data"
-            lines += [f"y{k} = wrap({data})"] if place is None else [
+            lines += [f"y{k} = wrap({data})"] if place is None else [f"y{k} = wrap({data})", f"drift(y{k}, True)"] if place == eager.ADRIFT else [
                 f"y{k} = new(Tensor)", f"y{k}._data = {data}", f"y{k}._node = node", f"y{k}._index = {place}", f"y{k}._requires_grad = True", f"y{k}._extra = None"]
         for i in pullback.inputs:  # ``keep`` is for what is not saved yet as it is
             x = args[i]

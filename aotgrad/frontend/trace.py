@@ -74,9 +74,16 @@ def raised_at(error: BaseException) -> Loc | None:
     return place
 
 
-def unrecorded(b: Builder, v: Value) -> Value:
-    """A result as the grad mode wants it: without a derivative where operations are not recorded."""
-    return v if modes.state.grad or not v.type.dtype.is_differentiable else b.stop_gradient(v, reverse=True)  # forward mode ignores it, as torch's
+def unrecorded(b: Builder, v: Value, view: bool = False) -> Value:
+    """A result as the grad mode wants it: without a derivative where operations are not recorded. A tensor's ``view`` requires grad as what it shows."""
+    if modes.state.grad or not v.type.dtype.is_differentiable:
+        return v
+    return b.stop_gradient(v, reverse=True, view=view)  # type: ignore[no-any-return]  # forward mode ignores it, as torch's
+
+
+def adrift(v: Value) -> bool:
+    """Whether ``v`` is a view that was made unrecorded: a leaf without a gradient."""
+    return v.op is not None and v.op.name == "stop_gradient" and bool(v.op.attrs["view"])
 
 
 class SizesDiffer(AotgradValueError):
@@ -204,7 +211,7 @@ class Trace:
                 outer = self.origins[v] if v in self.origins else next((x for x, arg in self.lifted.values() if arg is v), None)
                 if outer is not None and outer.requires_grad:
                     return True
-            elif v.op.name != "stop_gradient":
+            elif v.op.name != "stop_gradient" or v.op.attrs["view"]:
                 new = [o for o in v.op.operands if o.type.dtype.is_differentiable and o not in seen]
                 seen.update(new)
                 todo += new
@@ -422,6 +429,8 @@ class Traced:
             Tensor.requires_grad.fset(self, value) if leaf else _not_a_leaf()  # type: ignore[attr-defined]
         elif leaf and value:
             self._trace.requires.add(self._leaf)
+        elif leaf and adrift(self._value):
+            self._value = self._trace.builder.stop_gradient(self._value)
         elif leaf:
             self._trace.requires.discard(self._leaf)
         if leaf and self._trace.ledger is not None:
@@ -438,7 +447,7 @@ class Traced:
     @property
     def is_leaf(self) -> bool:
         leaf, ledger = self._leaf, self._trace.ledger
-        return not self.requires_grad or leaf in self._trace.requires and not (ledger is not None and ledger.continues(leaf))
+        return not self.requires_grad or adrift(leaf) or leaf in self._trace.requires and not (ledger is not None and ledger.continues(leaf))
 
     def __len__(self) -> int:
         if self.ndim == 0:

@@ -74,8 +74,8 @@ register(OpDef(
     "size", "A size as an int64 scalar.", (), lambda types, a: (TensorType((), int64),), lambda dim: np.asarray(dim, np.int64), Zero(),
     Index(lambda k, op, idx: k.from_index(k.dim(op.attrs["dim"]), int64)), {"dim": REQUIRED}, lambda: (Sample((), {"dim": 5}, "5"),), exact=True))
 register(OpDef(
-    "stop_gradient", "x, with no derivative; with ``reverse`` none in reverse mode only.", ("x",), lambda types, a: (types[0],), lambda x, reverse: x, Zero(),
-    Scalar(lambda k, op, x: x), {"reverse": False},
+    "stop_gradient", "x, with no derivative; with ``reverse`` none in reverse mode only. ``view``: it requires grad where x does, and no gradient comes of it.", ("x",),
+    lambda types, a: (types[0],), lambda x, reverse, view: x, Zero(), Scalar(lambda k, op, x: x), {"reverse": False, "view": False},
     samples=lambda: (Sample((_x(2, 3),), name="2x3"),), layouts="any", exact=True))
 register(OpDef(
     "relayout", "x in another memory layout; the logical value is the same.", ("x",), lambda types, a: (TensorType(types[0].shape, types[0].dtype, a["layout"]),),
