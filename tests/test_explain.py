@@ -40,6 +40,16 @@ def test_what_is_broadcast_is_read_once() -> None:
     assert (k.read, k.written) == (8 * (30 * 40 + 40), 8 * 30 * 40)
 
 
+@pytest.mark.parametrize("turn", (
+    lambda x: x.T.reshape(-1), lambda x: np.exp(x).T.reshape(-1), lambda x: x.reshape(6, 20, 8).transpose(1, 0, 2).reshape(20, -1),
+    lambda x: np.broadcast_to(x[0], (7, 32)).reshape(-1), lambda x: x[:, ::2].reshape(2, -1).reshape(-1, 5)), ids=["flat", "made", "heads", "repeated", "some"])
+def test_what_is_turned_and_reshaped_is_written_where_the_result_is(turn: Any) -> None:
+    f, x = ag.compile(turn), normal(30, 32)
+    found = f.explain(x)
+    np.testing.assert_allclose(f(x), turn(x), rtol=1e-12)
+    assert len(found.kernels) == 1 and found.workspace == 0
+
+
 def test_a_product_and_what_reads_it_are_one_kernel_and_name_their_lines() -> None:
     def layer(x: Any, w: Any, b: Any) -> Any:
         h = x @ w

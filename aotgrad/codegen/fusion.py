@@ -74,9 +74,16 @@ class _Analysis:
                 root = root.op.operands[0]
             fits = root.op is not None and root not in self.out_roots and classify(root.op) in ("ew", "idx", "red", "kern") and root.op.name != "constant"
             if not fits:
-                plan.ops.append(Op("stop_gradient", [v], [v.type]))
-                root = plan.outputs[i] = plan.ops[-1].result
+                turned = root.op is not None and root not in self.out_roots and classify(root.op) == "view" and reshape_view(root.type.shape, v.type.shape) is None
+                root = plan.outputs[i] = self._appended("stop_gradient", [root if turned else v])
+                if turned:  # a reshape reads it densely: what is copied is copied where the result is, not before
+                    plan.outputs[i] = self._appended("reshape", [root], v.type, shape=v.type.shape)
             self.out_roots.add(root)
+
+    def _appended(self, name: str, operands: list[Value], made: TensorType | None = None, **attrs: Any) -> Value:
+        """The result of one more op at the end, of the type of its operand unless another is given."""
+        self.plan.ops.append(Op(name, operands, [made or operands[0].type], attrs))
+        return self.plan.ops[-1].result
 
     def _facts(self) -> None:
         plan, bit = self.plan, 1
