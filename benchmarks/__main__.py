@@ -25,7 +25,7 @@ from .report import machine_row, write_report
 HERE = Path(__file__).resolve().parent
 # limits first: its rows stand above everything in the report.
 ORDER = ("limits", "calls", "rosenbrock", "chain", "mlp", "gradient_cost", "compile_time", "accuracy", "eager", "eager_calls", "profiler", "memory_modes",
-         "gemm", "convolution", "resnet", "blocks", "mlp784", "gpt", "scan", "attention", "memory_bound", "subnormals", "threads")
+         "gemm", "convolution", "resnet", "blocks", "layouts", "mlp784", "gpt", "scan", "attention", "memory_bound", "subnormals", "threads")
 QUICK = ("limits", "calls", "rosenbrock", "chain", "gemm", "convolution", "blocks", "mlp784", "gpt", "scan", "memory_bound", "subnormals")  # where none are named
 WORKER_SECONDS = 1800
 

@@ -142,6 +142,13 @@ class Bench:
         if self.quick and unit == "x" and (value < limit / LOOSE if at_least else value > limit * LOOSE):
             self.far.append(what)
 
+    def excess(self, what: str, ratio: float, rows: dict[str, dict[str, Any]], limit: float) -> None:
+        """Notes by how many per cent ``ratio`` is over 1, less how far the same function, measured twice in ``rows``, is from itself."""
+        again = next(r for n, r in rows.items() if "A/A" in n)
+        spread = max(abs(float(again.get(k, again["ratio"])) - 1.0) for k in ("ratio", "ratio_low", "ratio_high"))
+        self.fact(f"{what}: ratio", ratio, "x", f"A/A spread {100 * spread:.2f} %")
+        self.target(f"{what}, beyond the A/A spread", max(100.0 * (ratio - 1.0 - spread), 0.0), limit, unit="%")
+
     def fact(self, name: str, value: Any, unit: str = "", note: str = "") -> None:
         """Notes a figure that is no ratio: a limit of the machine, a compile time, an error in ULP."""
         self.write({"kind": "fact", "name": name, "value": value, "unit": unit, "note": note})

@@ -119,6 +119,15 @@ def test_a_quick_run_complains_of_ratios_that_are_far_off(bench: Bench) -> None:
     assert len(bench.far) == 2
 
 
+def test_an_excess_is_what_is_beyond_the_spread(bench: Bench) -> None:
+    timed = {OURS: {"ratio": 1.0}, "aotgrad, again (A/A)": {"ratio": 1.01, "ratio_low": 0.96, "ratio_high": 1.02}}
+    for ratio in (1.1, 1.02):
+        bench.excess("turned", ratio, timed, 3.0)
+    first, second = (r for r in rows(bench) if r["kind"] == "target")
+    assert first["value"] == pytest.approx(6.0) and not first["met"] and second["value"] == 0.0 and second["met"]
+    assert first["what"] == "turned, beyond the A/A spread" and first["unit"] == "%"
+
+
 def test_a_rerun_replaces_its_rows_only_and_what_is_interrupted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = tmp_path / "results.jsonl"
     for workload in ("limits", "gemm"):

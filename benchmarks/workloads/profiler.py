@@ -44,24 +44,13 @@ def _rewritten(module: Any, functions: list[Any], changes: dict[str, str]) -> di
     return names
 
 
-def _report(bench: Bench, what: str, ratio: float, again: dict[str, Any], limit: float) -> None:
-    """The excess of ``ratio`` over 1, less how far the same code, measured twice, is from itself."""
-    spread = max(abs(float(again.get(k, again["ratio"])) - 1.0) for k in ("ratio", "ratio_low", "ratio_high"))
-    bench.fact(f"{what}: ratio", ratio, "x", f"A/A spread {100 * spread:.2f} %")
-    bench.target(f"{what}, beyond the A/A spread", max(100.0 * (ratio - 1.0 - spread), 0.0), limit, unit="%")
-
-
-def _again(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return next(r for n, r in rows.items() if "A/A" in n)
-
-
 def _off_eager(bench: Bench) -> None:
     a, b = ag.tensor(np.ones(10, np.float32), requires_grad=True), ag.tensor(np.ones(10, np.float32))
     bare = _rewritten(dispatch, [dispatch.run, dispatch.call, dispatch.function], {"run_eager(": "_run_eager("})["function"](dispatch.TORCH["add"], "add")
     with_points = _rewritten(dispatch, [dispatch.run, dispatch.call, dispatch.function], {})["function"](dispatch.TORCH["add"], "add")
     candidates = [Candidate(OURS, with_points, _array, args=(a, b)), Candidate("without hook points", bare, _array, args=(a, b))]
     rows = bench.case("off: a + b of ten elements, recorded", candidates, [np.full(10, 2.0)], 0.0)
-    _report(bench, "off, eager add against the same code without hook points", 1.0 / rows["without hook points"]["ratio"], _again(rows), OFF_LIMIT)
+    bench.excess("off, eager add against the same code without hook points", 1.0 / rows["without hook points"]["ratio"], rows, OFF_LIMIT)
 
 
 def _array(out: Any) -> list[Any]:
@@ -93,7 +82,7 @@ def _off_backward(bench: Bench) -> None:
 
     candidates = [Candidate(OURS, backward(same), _array), Candidate("without hook points", backward(bare), _array)]
     rows = bench.case("off: backward of 20 operations on ten elements", candidates, [np.full(10, 1.01**20)], 1e-12)
-    _report(bench, "off, backward against the same code without hook points", 1.0 / rows["without hook points"]["ratio"], _again(rows), OFF_LIMIT)
+    bench.excess("off, backward against the same code without hook points", 1.0 / rows["without hook points"]["ratio"], rows, OFF_LIMIT)
 
 
 # ---- on -------------------------------------------------------------------------------------------------------------------------------
@@ -117,7 +106,7 @@ def _on(bench: Bench, name: str, step: Callable[[], Any], values: Callable[[Any]
     with ag.autograd.profiler.profile() as prof:
         step()
     bench.fact(f"on: {name} step, events", len(prof.function_events or ()))
-    _report(bench, f"on, {name} step against the same step unwatched", rows["in a profile"]["ratio"], _again(rows), LIMIT)
+    bench.excess(f"on, {name} step against the same step unwatched", rows["in a profile"]["ratio"], rows, LIMIT)
 
 
 def _weights(width: int) -> list[Any]:
