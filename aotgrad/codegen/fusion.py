@@ -15,7 +15,7 @@ from ..ir.core import Op, Value
 from ..ir.dims import DimLike
 from ..ir.opdef import ViewMap
 from ..ir.types import TensorType
-from .access import Map, compose, identity, is_permutation, map_dims, zero_map
+from .access import Map, compose, identity, is_permutation, map_dims, reshape_view, zero_map
 from .plan import CHEAP, WRITES, How, Item, Kern, Nest, Plan, Scalar, Uses, classify, produced, size_one, view_of, weight, write_map
 from .sum_order import Pairs, by_blocks, every_pair, groups, in_line, innermost, is_run, joints, kept, may_split, mixes, sum_size, tied, ties
 from .windows import WINDOW
