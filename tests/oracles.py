@@ -173,10 +173,24 @@ def _complex_extremum(pick: Callable[..., Any]) -> Callable[..., Any]:
     return ref
 
 
+def _polygamma(z: Any, n: int) -> Any:
+    """By its first 2,000 terms, and the integral of the rest with its corrections."""
+    m = z + 2000
+    rest = 1 / (n * m**n) + 0.5 / m ** (n + 1) + (n + 1) / (12 * m ** (n + 2))
+    return (-1) ** (n + 1) * float(scipy.special.factorial(n)) * (sum(1 / (z + i) ** (n + 1) for i in range(2000)) + rest)
+
+
+def _erfinv(z: Any) -> Any:
+    v = scipy.special.erfinv(z.real).astype(z.dtype)
+    for _ in range(3):
+        v = v - (scipy.special.erf(v) - z) * np.sqrt(np.pi) / 2 * np.exp(v * v)
+    return v
+
+
 # Analytic continuations of what ``ref`` cannot do on complex numbers.
 COMPLEX: dict[str, Callable[..., Any]] = {
     "exp2": lambda z: np.exp(z * np.log(2)), "sigmoid": lambda z: 1 / (1 + np.exp(-z)), "softplus": lambda z: np.log1p(np.exp(z)), "erf": scipy.special.erf,
-    "erfc": scipy.special.erfc,
+    "erfc": scipy.special.erfc, "lgamma": scipy.special.loggamma, "digamma": scipy.special.digamma, "polygamma": _polygamma, "erfinv": _erfinv,
     "abs": lambda z: np.where(z.real < 0, -z, z), "maximum": _by_real(np.greater), "minimum": _by_real(np.less), "atan2": lambda y, x: np.arctan(y / x),
     "clamp": lambda x, lo, hi: np.where(x.real < lo.real, lo, np.where(x.real > hi.real, hi, x)), "remainder": _quotient(np.floor), "fmod": _quotient(np.trunc),
     "amax": _complex_extremum(np.max), "amin": _complex_extremum(np.min),

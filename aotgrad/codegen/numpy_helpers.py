@@ -51,6 +51,63 @@ def _erf(x):
 def _erfc(x):
     return _each(math.erfc, x)
 ''',
+    "_erfinv": '''
+def _erfinv(x):
+    def one(x):
+        y = abs(x)
+        if y >= 1 or y != y:
+            return math.copysign(math.inf, x) if y == 1 else math.nan
+        v = 0.0 if y < 0.5 else math.sqrt(-math.log(1 - y))
+        for _ in range(60):
+            lack = math.erf(v) - y if y < 0.5 else 1 - y - math.erfc(v)
+            step = lack / (2 / math.sqrt(math.pi) * math.exp(-v * v))
+            v -= step / (1 + v * step)
+        return math.copysign(v, x)
+    return _each(one, x)
+''',
+    "_lgamma": '''
+def _lgamma(x):
+    return _each(lambda v: math.inf if v <= 0 and v == math.floor(v) else math.lgamma(v), x)
+''',
+    "_digamma": '''
+def _digamma(x):
+    def one(x):
+        if x == 0:
+            return math.copysign(math.inf, -x)
+        if not abs(x) < math.inf or x < 0 and x == math.floor(x):
+            return x if x == math.inf else math.nan
+        if x < 0:
+            return one(1 - x) - math.pi / math.tan(math.pi * (x - math.floor(x + 0.5)))
+        out = 0.0
+        while x < 16:
+            out, x = out - 1 / x, x + 1
+        z = 1 / x / x
+        return out + math.log(x) - 0.5 / x - z * (1 / 12 - z * (1 / 120 - z * (1 / 252 - z * (1 / 240 - z * (1 / 132 - z * 691 / 32760)))))
+    return _each(one, x)
+''',
+    "_polygamma": '''
+def _polygamma(x, n):
+    """(-1) ** (n + 1) n! times the sum of (x + i) ** -(n + 1); below 0 by the reflection, with derivatives of the cotangent as polynomials in it."""
+    b = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+    row = [0, 1]
+    for _ in range(n):
+        d = [i * c for i, c in enumerate(row)][1:]
+        row = [-(d[i] if i < len(d) else 0) - (d[i - 2] if 2 <= i < len(d) + 2 else 0) for i in range(len(d) + 2)]
+
+    def one(x):
+        if x < 0:
+            t = math.tan(math.pi * (x - math.floor(x + 0.5)))
+            if t == 0:
+                return math.inf if n % 2 else math.nan
+            return -math.pi ** (n + 1) * sum(c / t**i for i, c in enumerate(row)) + (-1) ** n * one(1 - x)
+        if x == 0:
+            return (-1) ** (n + 1) * math.inf
+        m = x + 20 + n
+        out = sum(1 / (x + i) ** (n + 1) for i in range(20 + n)) + 1 / (n * m**n) + 0.5 / m ** (n + 1)
+        out += sum(c * math.factorial(n + 2 * j - 1) / math.factorial(n) / math.factorial(2 * j) / m ** (n + 2 * j) for j, c in enumerate(b, 1))
+        return (-1) ** (n + 1) * math.factorial(n) * out
+    return _each(one, x)
+''',
     "_checked": '''
 def _checked(index, size):
     """Indices, none of which may be outside [0, size)."""

@@ -40,7 +40,8 @@ _BINARY = {
 }
 _CALLS = {
     "pow": "np.power", "atan2": "np.arctan2", "asin": "np.arcsin", "acos": "np.arccos", "atan": "np.arctan", "lmul": "_lmul", "sigmoid": "_sigmoid",
-    "softplus": "_softplus", "erf": "_erf", "erfc": "_erfc", "clamp": "_clamp", "asinh": "np.arcsinh", "acosh": "np.arccosh",
+    "softplus": "_softplus", "erf": "_erf", "erfc": "_erfc", "erfinv": "_erfinv", "lgamma": "_lgamma", "digamma": "_digamma", "clamp": "_clamp",
+    "asinh": "np.arcsinh", "acosh": "np.arccosh",
     "atanh": "np.arctanh", "bitwise_not": "np.bitwise_not", "bitwise_left_shift": "np.left_shift", "bitwise_right_shift": "np.right_shift",
 }
 _CALLS.update({n: f"np.{n}" for n in (
@@ -238,6 +239,9 @@ class _Writer:
             if name.startswith("_"):
                 self.helper(name)
             return _Text(f"{name}({', '.join(t for t, _ in self.operands(op))})")
+        if op.name == "polygamma":
+            self.helper("_polygamma")
+            return _Text(f"_polygamma({self.operands(op)[0][0]}, {op.attrs['n']})")
         if op.name in _REDUCE:
             return self.reduction(op)
         raise AotgradNotImplementedError(f"{op.loc}: ag.{op.name} has no NumPy form in --emit python")

@@ -259,6 +259,11 @@ def fill_diagonal_(self: Any, fill_value: Any, wrap: bool = False) -> Any:
     return self.masked_fill_(factories.as_tensor(mask), fill_value)
 
 
+def polygamma(self: Any, n: int) -> Any:
+    """``ag.polygamma(n, x)``: the n-th derivative of digamma."""
+    return f.polygamma(n, self)
+
+
 # ---- the tables -------------------------------------------------------------------------------------------------------------------------
 
 _BOTH: list[Any] = [cdist, copysign, corrcoef, cov, cumulative_trapezoid, diagonal_scatter, gcd, index_put, lcm, ldexp, masked_scatter, nextafter, put, select_scatter,
@@ -278,7 +283,7 @@ def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 RARER_METHODS: dict[str, Callable[..., Any]] = {
-    **{g.__name__: g for g in _BOTH if g.__name__ not in _ALONE}, "fill_diagonal_": fill_diagonal_,
-    **{f"{g.__name__}_": _in_place(g) for g in (copysign, gcd, index_put, lcm, ldexp, masked_scatter, nextafter, put)},
+    **{g.__name__: g for g in _BOTH if g.__name__ not in _ALONE}, "fill_diagonal_": fill_diagonal_, "polygamma": polygamma,
+    **{f"{g.__name__}_": _in_place(g) for g in (copysign, gcd, index_put, lcm, ldexp, masked_scatter, nextafter, polygamma, put)},
 }
 """Methods of tensors, by name."""

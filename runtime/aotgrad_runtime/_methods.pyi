@@ -315,6 +315,10 @@ class TensorMethods:
         """``input`` with ``src`` in the place of its diagonal."""
     def diff(self, n: _int = ..., dim: Any = ...) -> Tensor:
         """Differences of neighbours along ``dim``, ``n`` times."""
+    def digamma(self) -> Tensor:
+        """Derivative of lgamma; NaN at whole numbers below 0."""
+    def digamma_(self) -> Tensor:
+        """Derivative of lgamma; NaN at whole numbers below 0. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a ..."""
     def dist(self, other: Operand, p: _int = ...) -> Tensor:
         """The ``p`` norm of ``input - other``."""
     def div(self, other: Operand, *, rounding_mode: Any = ...) -> Tensor:
@@ -345,6 +349,10 @@ class TensorMethods:
         """Complementary error function."""
     def erfc_(self) -> Tensor:
         """Complementary error function. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, ..."""
+    def erfinv(self) -> Tensor:
+        """The x of which erf(x) is given; inf at 1."""
+    def erfinv_(self) -> Tensor:
+        """The x of which erf(x) is given; inf at 1. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of ..."""
     def exp(self) -> Tensor:
         """e ** x."""
     def exp2(self) -> Tensor:
@@ -518,6 +526,10 @@ class TensorMethods:
         """x <= y, elementwise."""
     def less_equal_(self, other: Operand) -> Tensor:
         """x <= y, elementwise. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a ..."""
+    def lgamma(self) -> Tensor:
+        """Logarithm of |gamma(x)|; inf at 0 and whole numbers below."""
+    def lgamma_(self) -> Tensor:
+        """Logarithm of |gamma(x)|; inf at 0 and whole numbers below. In place: the result is written into the tensor, which is returned. Shape and dtype ..."""
     def log(self) -> Tensor:
         """Natural logarithm."""
     def log10(self) -> Tensor:
@@ -665,6 +677,10 @@ class TensorMethods:
         """All products of elements of two vectors."""
     def permute(self, *dims: Any) -> Tensor:
         """x with its dims in another order (torch's permute)."""
+    def polygamma(self, n: Any) -> Tensor:
+        """``ag.polygamma(n, x)``: the n-th derivative of digamma."""
+    def polygamma_(self, input: Operand) -> Tensor:
+        """``polygamma``, written into the tensor."""
     def positive(self) -> Tensor:
         """The tensor itself; bools have no sign."""
     def pow(self, exponent: Operand) -> Tensor:

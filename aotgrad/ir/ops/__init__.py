@@ -1,6 +1,6 @@
 """The op families. Importing this package fills the registry."""
 
-from . import arith, arrange, contract, control, conv, conv_front, custom, derived, host, index, math, pool_front, random, reduce, shape, special, window
+from . import arith, arrange, contract, control, conv, conv_front, custom, derived, gamma, host, index, math, pool_front, random, reduce, shape, special, window
 
-__all__ = ["arith", "arrange", "contract", "control", "conv", "conv_front", "custom", "derived", "host", "index", "math", "pool_front", "random", "reduce", "shape",
-           "special", "window"]
+__all__ = ["arith", "arrange", "contract", "control", "conv", "conv_front", "custom", "derived", "gamma", "host", "index", "math", "pool_front", "random", "reduce",
+           "shape", "special", "window"]
