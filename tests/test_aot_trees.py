@@ -236,6 +236,8 @@ WRONG: list[tuple[Callable[[Any], Any], type[AotgradError], str]] = [
     (lambda p: {**p, "steps": 2.5}, AotgradTypeError, r"argument params\['steps'\] should be int64, its dtype is float64"),
     (lambda p: {**p, "w": {"v": 1.0}}, AotgradTypeError, r"argument params\['w'\] should be float64\[k, m\], a dict was given"),
     (lambda p: {**p, "w": None}, AotgradTypeError, r"argument params\['w'\] should be float64\[k, m\], None was given"),
+    (lambda p: {**p, "w": np.ma.array(p["w"], mask=p["w"] > 0.0)}, AotgradTypeError, r"argument params\['w'\]: MaskedArray is not supported"),
+    (lambda p: {**p, "w": p["w"].view(np.matrix)}, AotgradTypeError, r"argument params\['w'\]: matrix is not supported"),
     (lambda p: {**p, 3: p[3][0]}, AotgradTypeError, r"argument params\[3\] should be a tuple of 1, an array was given"),
 ]
 

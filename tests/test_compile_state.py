@@ -401,6 +401,7 @@ ENTRIES: list[Any] = [
     lambda v: C(lambda x: x * 2)(v), lambda v: C(lambda x: x * v)(MATRIX), lambda v: C(lambda: v)(), lambda v: ag.grad(lambda x: (x * x).sum())(v), ag.sin, ag.tensor,
     ag.from_numpy, lambda v: ag.add(v, v), lambda v: ag.tensor(MATRIX) + v, lambda v: ag.vjp(lambda x: x * 2, v)[0],
     lambda v: ag.jvp(lambda x: x * 2, (v,), (MATRIX,))[0],
+    ag.vmap(lambda x: x * 2), lambda v: ag.vmap(lambda x, y: x * y, (None, 0))(v, MATRIX), lambda v: ag.scan(lambda c, x: (c + x.sum(), x), 0.0, v),
     lambda v: C(ag.grad(lambda x: (x * x).sum()))(v), lambda v: ag.grad(lambda x: (x * v).sum())(MATRIX),
 ]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from aotgrad.ir import Block, Builder, TensorType, Value, dims
 from aotgrad.ir.transforms.rewrite import copy_ops
+from aotgrad_runtime.arrays import check_kind
 from aotgrad_runtime.dtypes import bool_, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import ArrayTensor, Tensor, wrap
@@ -188,6 +189,8 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, le
     """
     check_callable(f, "scan")
     leaves, tree = tree_flatten(xs)
+    for x in leaves:
+        check_kind(x)
     count = _length(leaves, length)
     trace = _traced(init, xs)
     if trace is None:

@@ -12,7 +12,7 @@ from aotgrad.ir import Block, Builder, Func, Layout, TensorType, Value, dissolve
 from aotgrad.ir.hashing import structural_hash
 from aotgrad.ir.transforms.batch import batch_in_chunks, batch_into, spread
 from aotgrad.ir.transforms.rewrite import decompose_block
-from aotgrad_runtime.arrays import DTYPES
+from aotgrad_runtime.arrays import DTYPES, check_kind
 from aotgrad_runtime.dtypes import DType, int64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.records import record
@@ -148,6 +148,7 @@ class _Call:
                                            "give None for it in in_dims")
                 d = _in_range(d, len(x.shape), f"{user_loc()}: vmap of {self.name}: in_dims of {names[i]}")
             if isinstance(x, (Tensor, np.ndarray)):
+                check_kind(x)
                 self.arrays.append(_Leaf(i, names[i], d))
         if not any(a.dim is not None for a in self.arrays):
             raise AotgradValueError(f"{user_loc()}: vmap of {self.name}: no argument is mapped; at least one needs a dim in in_dims that is not None")

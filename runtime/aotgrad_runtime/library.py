@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from . import loader, pool
+from .arrays import check_kind
 from .call import ArgSpec, Instance, OutSpec, Sym, failure, make_callable
 from .call.match import dense_strides, out_shapes
 from .call.plain import plain_run
@@ -284,6 +285,10 @@ def _converted(a: Array, name: str, given: Any, function: str) -> Any:
     if given is None or isinstance(given, Mapping):
         raise AotgradTypeError(f"{function}: argument {name} should be {a}, {kind_of(given)} was given")
     weak = not hasattr(given, "dtype")
+    try:
+        check_kind(given)
+    except AotgradTypeError as error:
+        raise AotgradTypeError(f"{function}: argument {name}: {error}") from None
     try:
         x = np.asarray(given)
     except AotgradError:
