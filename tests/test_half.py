@@ -168,3 +168,22 @@ def test_what_adds_up_float16_is_rounded_once_and_verified(name: str) -> None:
         assert got.dtype == np.float16
         np.testing.assert_allclose(got.astype(float), f(x.astype(float)), rtol=2.0**-10, atol=2.0**-24)  # the spacing, also of subnormal numbers
     ag.compile(ag.grad(lambda x: np.sum(f(x))), verify=1)(x[:17])
+
+
+@pytest.mark.parametrize("other", ["float64", "float32", "float16", "int64", "int8", "uint8", "bool"])
+def test_conversions_to_and_from_bfloat16_compiled(other: str) -> None:
+    """On every processor, with and without instructions for it: ties, NaN, infinities and subnormals too."""
+    bits = np.arange(0, 2**16, 37, dtype=np.uint16)
+    floats = np.concatenate([(bits.astype(np.uint32) << 16 | low).view(np.float32) for low in (0, 1, 0x7FFF, 0x8000, 0x8001)])
+    dtype = getattr(ag, other)
+    held = ag.from_numpy(floats).to(ag.bfloat16)
+    if dtype.kind in "iub":
+        held = ag.where(held.float().abs() < 100, held.float(), 0.5).to(ag.bfloat16)
+    there = ag.compile(lambda x: x.to(dtype))(held)
+    np.testing.assert_array_equal(there.numpy(), held.to(dtype).numpy())
+    given = ag.from_numpy(floats).to(dtype) if dtype.kind == "f" else held.to(dtype)
+    back = ag.compile(lambda x: x.to(ag.bfloat16))(given)
+    assert back.dtype is ag.bfloat16
+    np.testing.assert_array_equal(back._data, given.to(ag.bfloat16)._data)
+    turned = given[: len(given) // 6 * 6].reshape(6, -1).t()[1:, ::2]
+    assert ag.compile(lambda x: x.to(ag.bfloat16))(turned).float().nan_to_num().equal(turned.to(ag.bfloat16).float().nan_to_num())

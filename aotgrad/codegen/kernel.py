@@ -270,6 +270,8 @@ class ScalarBuilder:
         t, kinds = as_ktype(x.type), source.kind + target.kind
         if source is target:
             return x
+        if dtypes.bfloat16 in (source, target) and dtypes.float32 not in (source, target):  # by way of float32, as in eager code and in torch
+            return self.cast(self.cast(x, source, dtypes.float32), dtypes.float32, target)
         if target.kind == "b":
             return self._test("ne", x, self.kb.constant(0, t))
         if dtypes.float16 in (source, target) and dtypes.float32 not in (source, target):  # by way of float32: processors have no other conversions

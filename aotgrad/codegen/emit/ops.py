@@ -58,6 +58,30 @@ def _cast(instruction: str) -> Emit:
     return emit
 
 
+def _extf(e: FunctionEmitter, op: Op) -> None:
+    (x,), (r,) = op.operands, op.results
+    if as_ktype(x.type).elem != "bf16":
+        return _cast("fpext")(e, op)
+    ints = r.type.replace("f32", "i32")
+    bits = e.put(f"shl {llvm_type(ints)} {e.put(f'zext {e.typed(x)} to {llvm_type(ints)}')}, {const_text(16, ints)}")
+    e.names[r] = e.put(f"bitcast {llvm_type(ints)} {bits} to {llvm_type(r.type)}")
+
+
+def _truncf(e: FunctionEmitter, op: Op) -> None:
+    """bfloat16 in integers, to nearest, ties to even; NaN is quiet, subnormals stay."""
+    (x,), (r,) = op.operands, op.results
+    if as_ktype(r.type).elem != "bf16":
+        return _cast("fptrunc")(e, op)
+    ints = x.type.replace("f32", "i32")
+    t = llvm_type(ints)
+    bits = e.put(f"bitcast {e.typed(x)} to {t}")
+    even = e.put(f"and {t} {e.put(f'lshr {t} {bits}, {const_text(16, ints)}')}, {const_text(1, ints)}")
+    up = e.put(f"add {t} {bits}, {e.put(f'add {t} {even}, {const_text(0x7FFF, ints)}')}")
+    nan = e.put(f"fcmp uno {e.typed(x)}, {e.names[x]}")
+    chosen = e.put(f"select {_bool(ints)} {nan}, {t} {const_text(0x7FC00000, ints)}, {t} {up}")
+    e.names[r] = e.put(f"trunc {t} {e.put(f'lshr {t} {chosen}, {const_text(16, ints)}')} to {llvm_type(r.type)}")
+
+
 def _index_cast(extension: str) -> Emit:
     def emit(e: FunctionEmitter, op: Op) -> None:
         (x,), (r,) = op.operands, op.results
@@ -255,7 +279,7 @@ def _join(e: FunctionEmitter, op: Op) -> None:
 TABLE: dict[str, Emit] = {
     **{name: _binary(i) for name, i in BINARY.items()},
     **{name: _intrinsic(i) for name, i in INTRINSIC_BINARY.items()},
-    **{name: _cast(i) for name, i in CASTS.items()},
+    **{name: _cast(i) for name, i in CASTS.items()}, "arith.extf": _extf, "arith.truncf": _truncf,
     "arith.index_cast": _index_cast("sext"), "arith.index_castui": _index_cast("zext"), "arith.cmpi": _compare("icmp", CMPI), "arith.cmpf": _compare("fcmp", CMPF),
     "arith.floordivsi": _floordiv, "arith.select": _select, "arith.negf": _negf,
     "memref.load": _load, "memref.store": _store, "memref.view": _view, "memref.alloca": _alloca, "ag.data": _data,

@@ -12,7 +12,8 @@ from ..kernel_types import KType, as_ktype
 
 __all__ = ["align", "const_text", "llvm_type", "suffix"]
 
-_LLVM = {"f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat", "index": "i64", "i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64"}
+# bfloat16 is its 16 bits: it is stored and converted, never computed with, and LLVM calls a library for it where the processor has no such instructions
+_LLVM = {"f64": "double", "f32": "float", "f16": "half", "bf16": "i16", "index": "i64", "i1": "i1", "i8": "i8", "i16": "i16", "i32": "i32", "i64": "i64"}
 _ALIGN = {"f64": 8, "i64": 8, "index": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "i16": 2, "i8": 1, "i1": 1}
 
 
@@ -29,7 +30,7 @@ def llvm_type(t: str) -> str:
 def suffix(t: str) -> str:
     """How intrinsics name a type: ``v8f64``."""
     k = as_ktype(t)
-    elem = "i64" if k.elem == "index" else k.elem
+    elem = {"index": "i64", "bf16": "i16"}.get(k.elem, k.elem)
     return elem if k.lanes == 1 else f"v{k.lanes}{elem}"
 
 
@@ -47,7 +48,7 @@ def _float(value: float, elem: str) -> str:
     if elem == "f16":
         return "0xH" + struct.pack(">e", value).hex().upper()
     if elem == "bf16":
-        return "0xR" + struct.pack(">f", value)[:2].hex().upper()
+        return str(int.from_bytes(struct.pack(">f", value)[:2], "big"))
     if elem == "f32":
         try:
             value = struct.unpack("f", struct.pack("f", value))[0]
