@@ -179,3 +179,5 @@ def test_other_operands_of_pythons_own():
     for run in (ag.compile, ag.grad):
         with pytest.raises(ag.AotgradTypeError, match=r"test_explained.py:\d+: unsupported operand.*'Fraction'; convert the other operand to a number"):
             run(lambda y: (y * fractions.Fraction(1, 2)).sum())(np.ones(2))
+        with pytest.raises(ag.AotgradTypeError, match=r"test_explained.py:\d+: unsupported operand.*'complex'.*; complex numbers are not there yet"):
+            run(lambda y: (1j * y).real.sum())(np.ones(2))

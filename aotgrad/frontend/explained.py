@@ -148,7 +148,8 @@ def _told(error: BaseException, text: str, traced: bool) -> AotgradError:
     made: type[Any] = AotgradAttributeError if isinstance(error, AttributeError) else AotgradTypeError
     advice = _TRACED if traced else _TAPED
     if text.startswith("unsupported operand") and "pow()" not in text:
-        advice = "convert the other operand to a number or an array of numbers"
+        advice = ("complex numbers are not there yet; compute with the real and the imaginary part" if "'complex" in text
+                  else "convert the other operand to a number or an array of numbers")
     found = made(f"{raised_at(error)}: {text}; {advice}")
     found.unforeseen = True  # perhaps sizes as Python's integers help
     return found  # type: ignore[no-any-return]
