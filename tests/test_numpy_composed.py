@@ -42,6 +42,24 @@ F: dict[str, Callable[[Any], Any]] = {
     "copyto": lambda x: _copied(np.zeros_like(x), x), "copyto where": lambda x: _copied(x * 2, 5.0, x > 0),
     "searchsorted": lambda x: x[np.searchsorted(KNOTS, x, side="right") % 6], "digitize": lambda x: x[np.digitize(x, [-1, 0, 1])],
     "digitize down": lambda x: x[np.digitize(x, [1, 0, -1], right=True)],
+    "linspace": lambda x: np.linspace(x[1], x[3], 5), "linspace open": lambda x: np.linspace(x[0], 2.0, 4, endpoint=False),
+    "linspace arrays": lambda x: np.linspace(x[:2], x[2:4] ** 2, 3, axis=-1), "linspace one": lambda x: np.linspace(x[0], x[1], 1),
+    "linspace none": lambda x: np.linspace(x[0], 1, 0) + x[:1],
+    "linspace step": lambda x: np.linspace(0, x[0] * x[1], 7, retstep=True)[1] * x, "linspace ints": lambda x: np.linspace(x[0], 9.5, 4, dtype=int) * x[0],
+    "logspace": lambda x: np.logspace(x[0], x[1], 4), "logspace base": lambda x: np.logspace(x[0], 2, 3, base=x[3]), "polyder": lambda x: np.polyder(x * x),
+    "polyder 3": lambda x: np.polyder(x, 3), "polyder 0": lambda x: np.polyder(x, 0) * x, "polyint": lambda x: np.polyint(x * x),
+    "polyint k": lambda x: np.polyint(x, 2, [x[0], 1.0]),
+    "polyint one k": lambda x: np.polyint(x, 2, k=3.0), "polyadd": lambda x: np.polyadd(x * x, [1.0, x[0]]), "polysub": lambda x: np.polysub(x[:2], x ** 2),
+    "block": lambda x: np.block([[np.eye(2), x[:2, None] ** 2], [x[None, :2], 3.0]]), "block row": lambda x: np.block([x, 2.0, x[0] * x[1]]),
+    "block 3d": lambda x: np.block([[x.reshape(1, 2, 3)], [x.reshape(1, 2, 3) ** 2]]), "block array": lambda x: np.block(x * x),
+    "linalg outer": lambda x: np.linalg.outer(x, x[:2]), "vector norm": lambda x: np.linalg.vector_norm(x.reshape(2, 3)),
+    "vector norm axis": lambda x: np.linalg.vector_norm(x.reshape(2, 3), axis=0),
+    "vector norm keep": lambda x: np.linalg.vector_norm(x.reshape(1, 2, 3), axis=(2, 0), keepdims=True, ord=3),
+    "vector norm inf": lambda x: np.linalg.vector_norm(x, ord=np.inf), "matrix norm": lambda x: np.linalg.matrix_norm(x.reshape(1, 2, 3)),
+    "matrix norm 1": lambda x: np.linalg.matrix_norm(x.reshape(2, 3), ord=1, keepdims=True),
+    "linalg diagonal": lambda x: np.linalg.diagonal(x.reshape(1, 2, 3) ** 2, offset=1),
+    "linalg trace": lambda x: np.linalg.trace(x.reshape(1, 2, 3) ** 2, offset=-1), "linalg matmul": lambda x: np.linalg.matmul(x.reshape(2, 3), x.reshape(3, 2)),
+    "linalg tensordot": lambda x: np.linalg.tensordot(x.reshape(2, 3), x.reshape(3, 2), axes=1),
 }
 
 
@@ -102,8 +120,29 @@ def test_one_program_for_all_sizes() -> None:
     (lambda x: np.digitize(x, x), "searchsorted"), (lambda x: np.digitize(x, [0, 2, 1]), "up or down"),
     (lambda x: np.piecewise(x, [x > 0], [1, 2, 3]), "1 or 2 functions"),
     (lambda x: np.delete(x, np.argmax(x)), "places"), (lambda x: np.copyto(np.zeros(6), x), "zeros_like"), (lambda x: np.gradient(x, axis=1), "axis 1"),
+    (lambda x: np.linspace(x[0], 1, x[1]), "num is a computed value"), (lambda x: np.linspace(x[0], 1, -2), "num is -2"), (lambda x: np.polyder(x, 1.5), "m is float"),
+    (lambda x: np.logspace(x[0], 1, base=[2, 3]), "base is an array"), (lambda x: np.polyint(x, 2, x[:3]), "k has 3 constants"),
+    (lambda x: np.block([[x], x]), "same depth"),
+    (lambda x: np.block([[x], []]), "same depth"), (lambda x: np.polyadd(x, x.reshape(2, 3)), "a2 has 2 dims"),
+    (lambda x: np.linalg.outer(x, x.reshape(2, 3)), "x2 has 2 dims"),
+    (lambda x: np.linalg.vector_norm(x, axis=1), "axis 1"),
 ])
 def test_refused_with_the_line(f: Any, says: str) -> None:
     for run in (ag.compile(f), ag.jacrev(f)):
         with pytest.raises(ag.AotgradError, match=f"test_numpy_composed.*{says}"):
             run(X)
+
+
+def test_narrow_dtypes_and_ends_of_linspace() -> None:
+    x = X.astype(np.float32)
+    for f in (lambda x: np.linspace(x[0], 2.0, 5), lambda x: np.linspace(x[:2], x[2:4], 5), lambda x: np.logspace(x[0], 1.5, 4), lambda x: np.polyint(x),
+             lambda x: np.polyder(x, 2),
+              lambda x: np.polyadd(x, x[:2]), lambda x: np.linalg.vector_norm(x), lambda x: np.block([x, x[:1]])):
+        out, want = ag.compile(f)(x), f(x)
+        assert out.dtype == want.dtype
+        np.testing.assert_allclose(out, want, rtol=1e-6)
+    ends = ag.compile(lambda a, b: np.linspace(a, b, 4))
+    for a, b in ((0.1, 0.7), (1e300, -1e300), (0.0, np.inf), (3, 7)):
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(ends(a, b), np.linspace(a, b, 4), rtol=1e-15)
+        assert ends(a, b)[-1] == b

@@ -1,7 +1,9 @@
-"""NumPy functions that are made of others, on tensors and traced values: interpolation, differences, statistics of two variables, places in sorted numbers."""
+"""NumPy functions that are made of others, on tensors and traced values: interpolation, differences, statistics of two variables, places in sorted numbers,
+numbers at even distances, polynomials, and the names of np.linalg that need no factorisation."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -31,8 +33,21 @@ def _float(x: Any) -> Any:
     return x if kind == "f" else x.astype(np.float64)
 
 
+def _dtype(x: Any) -> Any:
+    return x._dtype.np if isinstance(x, Tensor) else x.dtype
+
+
 def _refuse(name: str, why: str, kind: type[Exception] = AotgradTypeError) -> Any:
     raise kind(f"{user_loc()}: np.{name}: {why}")
+
+
+def _count(n: Any, name: str, what: str) -> int:
+    if isinstance(n, Tensor) or not hasattr(n, "__index__"):
+        _refuse(name, f"{what} is {'a computed value' if isinstance(n, Tensor) else type(n).__name__}; it decides about the size of the result and must be an integer")
+    number: int = operator.index(n)
+    if number < 0:
+        _refuse(name, f"{what} is {number}; it must be 0 or more", AotgradValueError)
+    return number
 
 
 def _vector(x: Any, name: str, what: str) -> Any:
@@ -274,6 +289,109 @@ def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -
     indexing.setitem(dst, Ellipsis, src if where is True else np.where(where, src, dst))
 
 
+# ---- numbers at even distances ----------------------------------------------------------------------------------------------------------
+
+def _linspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None, axis: int = 0, *, device: Any = None) -> Any:
+    num, span = _count(num, "linspace", "num"), _float(np.subtract(stop, start))
+    places = np.arange(num, dtype=_dtype(span)).reshape(-1, *[1] * len(span.shape))
+    parts = num - 1 if endpoint else num
+    step = span / parts if parts > 0 else span * np.nan
+    out = np.multiply(places, step if parts > 0 else span) + start
+    if endpoint and num > 1:
+        out = np.concatenate([out[:-1], np.where(np.zeros_like(span, dtype=bool), span, stop)[None]])  # the end as it was given
+    if dtype is not None:
+        out = (np.floor(out) if np.issubdtype(dtype, np.integer) else out).astype(dtype)
+    out = np.moveaxis(out, 0, axis)
+    return (out, step) if retstep else out
+
+
+def _logspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0) -> Any:
+    if len(np.shape(base)):
+        _refuse("logspace", "base is an array; it must be one number. Write base ** np.linspace(...)")
+    out = np.power(base, _linspace(start, stop, num, endpoint, axis=axis))
+    return out if dtype is None else out.astype(dtype)
+
+
+# ---- polynomials ------------------------------------------------------------------------------------------------------------------------
+
+def _polyder(p: Any, m: Any = 1) -> Any:
+    p = _vector(_value(p), "polyder", "p")
+    for _ in range(_count(m, "polyder", "m")):
+        p = p[:-1] * np.arange(int(p.shape[0]) - 1, 0, -1)
+    return p
+
+
+def _polyint(p: Any, m: Any = 1, k: Any = None) -> Any:
+    p, m = _vector(_value(p), "polyint", "p"), _count(m, "polyint", "m")
+    constants = _value([0.0] * m if k is None else k).reshape(-1)
+    if constants.shape[0] not in (1, m):
+        _refuse("polyint", f"k has {constants.shape[0]} constants; it must have 1 or m = {m}", AotgradValueError)
+    for i in range(m):
+        j = i if constants.shape[0] == m else 0
+        p = np.concatenate([p / np.arange(int(p.shape[0]), 0, -1), constants[j:j + 1]])
+    return p
+
+
+def _padded(a: Any, n: int) -> Any:
+    return np.concatenate([np.zeros(n - int(a.shape[0]), _dtype(a)), a]) if a.shape[0] != n else a
+
+
+def _polysum(name: str, combine: Any) -> Callable[..., Any]:
+    def added(a1: Any, a2: Any) -> Any:
+        both = [_vector(np.atleast_1d(_value(a)), name, what) for a, what in ((a1, "a1"), (a2, "a2"))]
+        n = max(int(a.shape[0]) for a in both)
+        return combine(*(_padded(a, n) for a in both))
+
+    return added
+
+
+# ---- matrices ---------------------------------------------------------------------------------------------------------------------------
+
+def _block(arrays: Any) -> Any:
+    def depth(a: Any) -> int:
+        if not isinstance(a, list):
+            return 0
+        found = {depth(v) for v in a}
+        if len(found) != 1:
+            _refuse("block", "arrays must be lists of the same depth, and none of them empty", AotgradValueError)
+        return 1 + found.pop()
+
+    def leaves(a: Any) -> Any:
+        return [x for v in a for x in leaves(v)] if isinstance(a, list) else [_value(a)]
+
+    deep = depth(arrays)
+    rank = max(deep, *(len(x.shape) for x in leaves(arrays)))
+
+    def joined(a: Any, at: int) -> Any:
+        if isinstance(a, list):
+            return np.concatenate([joined(v, at + 1) for v in a], axis=at - deep)
+        a = _value(a)
+        return np.reshape(a, (*[1] * (rank - len(a.shape)), *a.shape))
+
+    return joined(arrays, 0) if deep else np.copy(_value(arrays))
+
+
+def _outer(x1: Any, x2: Any, /) -> Any:
+    return np.outer(*(_vector(_value(x), "linalg.outer", what) for x, what in ((x1, "x1"), (x2, "x2"))))
+
+
+def _vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
+    x = _value(x)
+    rank = len(x.shape)
+    dims = [d % rank if -rank <= d < rank else _refuse("linalg.vector_norm", f"axis {d} is out of range for {rank} dims", AotgradValueError)
+            for d in (range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,))]
+    others = [d for d in range(rank) if d not in dims]
+    flat = np.reshape(np.transpose(x, (*others, *dims)), (*(x.shape[d] for d in others), -1))
+    out = np.linalg.norm(flat, ord, axis=-1)
+    return np.reshape(out, tuple(1 if d in dims else x.shape[d] for d in range(rank))) if keepdims else out
+
+
 COMPOSED: Final[dict[str, Callable[..., Any]]] = {
     "searchsorted": _searchsorted, "digitize": _digitize, "interp": _interp, "gradient": _gradient, "convolve": _convolve, "correlate": _correlate, "cov": _cov,
-    "corrcoef": _corrcoef, "vander": _vander, "piecewise": _piecewise, "delete": _delete, "insert": _insert, "copyto": _copyto}
+    "corrcoef": _corrcoef, "vander": _vander, "piecewise": _piecewise, "delete": _delete, "insert": _insert, "copyto": _copyto,
+    "linspace": _linspace, "logspace": _logspace, "polyder": _polyder, "polyint": _polyint, "polyadd": _polysum("polyadd", np.add),
+    "polysub": _polysum("polysub", np.subtract), "block": _block, "linalg.outer": _outer, "linalg.vector_norm": _vector_norm,
+    "linalg.matrix_norm": lambda x, /, *, keepdims=False, ord="fro": np.linalg.norm(x, ord, axis=(-2, -1), keepdims=keepdims),
+    "linalg.diagonal": lambda x, /, *, offset=0: np.diagonal(x, offset, -2, -1), "linalg.matmul": lambda x1, x2, /: np.matmul(x1, x2),
+    "linalg.trace": lambda x, /, *, offset=0, dtype=None: np.trace(x, offset, -2, -1, dtype=dtype),
+    "linalg.tensordot": lambda x1, x2, /, *, axes=2: np.tensordot(x1, x2, axes=axes)}
