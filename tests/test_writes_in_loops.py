@@ -129,10 +129,25 @@ def np_apart(c: Any, i: int) -> None:
     c[2:4, i] = c[0, 2:4] * 0.5
 
 
+def known_rows(c: Any, i: Any) -> Any:
+    """Rows and an element at known places, read after they were written over, and in the gradient after they were set to zero."""
+    old, corner = c[0], c[1, 0]
+    c = c.at[0].set(c[0] * c[i])
+    c = c.at[1].set(old * c[2])
+    return c.at[i, 1].set(corner * c[0, 1])
+
+
+def np_known_rows(c: Any, i: int) -> None:
+    old, corner = c[0].copy(), c[1, 0]
+    c[0] *= c[i]
+    c[1] = old * c[2]
+    c[i, 1] = corner * c[0, 1]
+
+
 PROGRAMS: dict[str, tuple[Step, Callable[[Any, int], None]]] = {
     "rows and cells": (rows_and_cells, np_rows_and_cells), "one branch": (one_branch, np_one_branch), "both branches": (both_branches, np_both_branches),
     "by closure": (by_closure, np_by_closure), "loops in loops": (loops_in_loops, np_loops_in_loops), "loop in a branch": (loop_in_a_branch, np_loop_in_a_branch),
-    "known places": (known_places, np_known_places), "apart": (apart, np_apart),
+    "known places": (known_places, np_known_places), "apart": (apart, np_apart), "known rows": (known_rows, np_known_rows),
 }
 
 
@@ -183,7 +198,7 @@ def test_values_and_what_a_round_copies(name: str) -> None:
         assert max(k.written for k in rounds(found)) <= 2 * N * 8, "a row and its derivative, not the array"
 
 
-@pytest.mark.parametrize("name", sweep.part(PROGRAMS, of=8))
+@pytest.mark.parametrize("name", sweep.part(PROGRAMS, of=9))
 def test_derivatives(name: str) -> None:
     f, p = looped(PROGRAMS[name][0]), start()
     v, w, h = (np.random.default_rng(k).normal(size=(N, N)) for k in (4, 5, 6))
@@ -304,7 +319,7 @@ def test_reads_outside_of_the_loop_see_what_was_there() -> None:
         np.testing.assert_allclose(got, np.asarray(want), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", sweep.part(PROGRAMS, of=8))
+@pytest.mark.parametrize("name", sweep.part(PROGRAMS, of=9))
 def test_loops_of_examples_side_by_side(name: str) -> None:
     f, ps = looped(PROGRAMS[name][0]), np.stack([start(), start()[::-1] * 0.9, start().T])
     np.testing.assert_allclose(ag.compile(ag.vmap(f))(ps), np.stack([eager(f, p) for p in ps]), rtol=1e-12)

@@ -22,7 +22,7 @@ from .nest import Context, Place, Root, rank_of
 from .plan import Kern, size_one
 from .written import form_of
 
-__all__ = ["as_size", "constant", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
+__all__ = ["as_size", "constant", "copy", "cumulate", "elementwise", "place_of", "recurrence", "rounds", "scatter", "take"]
 
 _POLL = 1024
 """Rounds of an outermost loop between two questions whether to stop."""
@@ -153,6 +153,14 @@ def take(cx: Context, item: Kern) -> None:
     assert op is not None
     x, idx = (cx.buffers.access(item, o) for o in op.operands)
     _index_move(cx, item, cx.buffers.shown(op, x), idx, cx.buffers.stored(op.result), None)
+
+
+def copy(cx: Context, item: Kern) -> None:
+    """A part of an array, as it is now."""
+    op = item.op
+    assert op is not None
+    x, out, every = cx.buffers.access(item, op.operands[0]), cx.buffers.stored(op.result), range(op.result.type.rank)
+    elementwise(cx, op.result.type.shape, [(x.store, place_of(x, {}, every))], _same, (out.store, place_of(out, {}, every)))
 
 
 def scatter(cx: Context, item: Kern) -> None:

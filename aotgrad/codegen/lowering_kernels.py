@@ -8,6 +8,7 @@ from aotgrad_runtime.errors import AotgradNotImplementedError
 
 from ..ir import opdef
 from . import later
+from .ahead import COPY
 from .nest import Context
 from .plan import Kern
 from .written import UNSET
@@ -16,6 +17,7 @@ __all__ = ["emit_kernel"]
 
 _INDEX = {
     "take": "take", "scatter": "scatter", "scatter_add": "scatter", "cumsum": "cumulate", "cumprod": "cumulate", "recurrence": "recurrence", "constant": "constant",
+    COPY: "copy",
 }
 _KERNELS = {  # which module of ``later`` has the function of which name
     "dot": ("lowering_dot", "dot"), **{op: ("lowering_index", function) for op, function in _INDEX.items()},
@@ -34,7 +36,7 @@ def emit_kernel(cx: Context, item: Kern, lower_block: Any) -> None:
     if op.name in ("scan", "cond"):
         (later.lowering_control.scan if op.name == "scan" else later.lowering_control.cond)(cx, item, lower_block)
         return
-    if opdef.limited(op):
+    if op.name != COPY and opdef.limited(op):
         later.lowering_domain.in_domain(cx, item)
         cx.report.append({"kind": op.name})
         return

@@ -12,6 +12,7 @@ from ..ir.core import Block, Op, Value
 from ..ir.dims import DimLike
 from ..ir.opdef import ViewMap
 from .access import Map, reshape_view
+from .ahead import COPY
 from .prepare import prepare
 from .windows import OVERLAY, WINDOW, window_map
 from .written import UNSET, formed, size_one
@@ -85,7 +86,7 @@ def view_of(op: Op) -> ViewMap | None:
     """The op as a view of operand 0, when it is one."""
     if op.name == WINDOW:
         return window_map(op)
-    if op.name in (OVERLAY, UNSET):
+    if op.name in (COPY, OVERLAY, UNSET):
         return None
     low = opdef.get(op.name).lower
     if isinstance(low, opdef.View):
@@ -109,7 +110,7 @@ def classify(op: Op) -> str:
         return "ew"
     if op.name == "reshape":
         return "alias"
-    if op.name == UNSET:
+    if op.name in (COPY, UNSET):
         return "kern"
     low = opdef.get(op.name).lower
     if isinstance(low, opdef.Scalar):
@@ -129,6 +130,8 @@ def weight(op: Op) -> int:
         return _WEIGHTS[op.name]
     if op.name == OVERLAY:
         return len(op.operands)
+    if op.name == COPY:
+        return 0
     definition = opdef.get(op.name)
     if isinstance(definition.derivative, opdef.Partials) and len(op.operands) == 1 and op.name not in ("abs",):
         return 16

@@ -11,6 +11,7 @@ from aotgrad_runtime.records import record
 from ..ir import dims, opdef
 from ..ir.core import Op, Value
 from ..ir.dims import DimLike
+from .ahead import COPY
 from .nest import Context
 from .plan import Item, Kern, Nest, weight
 from .regions import region_of
@@ -113,7 +114,7 @@ def _arithmetic(op: Op) -> DimLike:
         return 2 * _count(y) * dims.product(w.shape[1:])
     if op.name in ("window_sum", "window_max", "window_argmax"):
         return _count(op.result) * dims.product(op.attrs["kernel"]) if op.attrs["kernel"] else _count(op.operands[0])
-    if isinstance(opdef.get(op.name).lower, opdef.Scalar):
+    if op.name != COPY and isinstance(opdef.get(op.name).lower, opdef.Scalar):
         return _count(op.result) * weight(op)
     return _count(max(op.operands, key=lambda v: v.type.rank)) if op.name in ("cumsum", "cumprod", "recurrence", "scatter_add") else 0
 

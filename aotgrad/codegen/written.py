@@ -19,13 +19,13 @@ from ..ir.builder import Builder
 from ..ir.core import Block, Op, Value
 from ..ir.transforms.rewrite import copy_ops
 from ..ir.types import TensorType
+from .ahead import COPY, WRITES, needed
 from .forms import VIEWS, Form, itself, shown
 from .windows import OVERLAY, WINDOW
 
 __all__ = ["UNSET", "form_of", "formed", "size_one"]
 
 UNSET = "unset"  # an array that holds anything: in plans only
-_WRITES = frozenset(("insert", "insert_add", "scatter", "scatter_add"))
 _LOOKS = 32  # readers of what was written that are asked whether one shows the array as it was
 _ANEW = frozenset(("constant", "full", "iota", "relayout", "reshape", WINDOW))  # what is no memory that could be overwritten, beside views
 
@@ -98,7 +98,7 @@ class _Seen:
 
 def formed(ops: Sequence[Op], outputs: Sequence[Value], donated: Container[Value]) -> tuple[list[Op], list[Value]]:
     """The same program. ``donated``: arguments that may be overwritten."""
-    if not any(op.name in _WRITES or op.name in ("scan", "cond", "take") for op in ops):
+    if not any(op.name in WRITES or op.name in ("scan", "cond", "take") for op in ops):
         return list(ops), list(outputs)
     return _Formed(ops, donated).run(ops, outputs)
 
@@ -115,7 +115,7 @@ class _Formed:
 
     def run(self, ops: Sequence[Op], outputs: Sequence[Value]) -> tuple[list[Op], list[Value]]:
         """Op by op."""
-        blank = _blank(ops, outputs)
+        blank, parts = _blank(ops, outputs), needed(ops, outputs)
         for op in ops:
             if op in blank:
                 self.out.append(Op(UNSET, [], [op.result.type], {}, (), op.loc))
@@ -126,7 +126,16 @@ class _Formed:
                     self.env[op.result] = made
             else:
                 self._op(op)
+                if op in parts:
+                    self._copy(op.result)
         return self.out, [self.env.get(o, o) for o in outputs]
+
+    def _copy(self, part: Value) -> None:
+        """A part of an array that is written before the part is read: an array of its own, or a number."""
+        made = self.env.get(part, part)
+        if _overwritable(self.seen.of(made.op.operands[0])[0] if made.op is not None else made, self.donated):
+            self.out.append(Op("stop_gradient" if size_one(part.type.shape) else COPY, [made], [part.type]))
+            self.env[part] = self.out[-1].result
 
     def _append(self, op: Op, operands: list[Value], types: Sequence[TensorType], attrs: Any, regions: Sequence[Block]) -> Op:
         """The op, on other operands or of other types."""
@@ -161,7 +170,7 @@ class _Formed:
             base, form = self.seen.of(operands[i])
             if base is not operands[i] and self._in_place(op, base, form):
                 back[j], operands[i], types[j] = operands[i], base, base.type
-                if op.name in _WRITES:
+                if op.name in WRITES:
                     attrs = {**attrs, "form": form}
         new = self._append(op, operands, types, attrs, regions)
         for j, was in back.items():
@@ -174,7 +183,7 @@ class _Formed:
         """Whether an op is to change an array itself rather than what is shown of it."""
         if not _overwritable(base, self.donated):
             return False
-        if form.plain or op.name not in _WRITES:
+        if form.plain or op.name not in WRITES:
             return form.plain and base.type != form.type
         return form.even(op.attrs["dim"] if op.name.startswith("scatter") else None) and self._returns(op, form)
 
@@ -187,7 +196,7 @@ class _Formed:
                     if made.whole:
                         return True
                     found.append((reader.result, made))
-                elif reader.name in _WRITES and reader.operands[0] is v:
+                elif reader.name in WRITES and reader.operands[0] is v:
                     found.append((reader.result, shows))
             if len(found) > _LOOKS:
                 break
@@ -201,7 +210,7 @@ class _Formed:
 
 def _changed(op: Op, attrs: Any, types: Sequence[TensorType]) -> Iterator[tuple[int, int]]:
     """Operands that an op changes, and the results that they become."""
-    if op.name in _WRITES:
+    if op.name in WRITES:
         yield 0, 0
     elif op.name == "scan":
         yield from ((attrs["consts"] + j, j) for j in range(attrs["carry"]) if not size_one(types[j].shape))
@@ -219,7 +228,7 @@ def _overwritable(v: Value, donated: Container[Value]) -> bool:
     """Whether a value has memory of its own, which may be overwritten if nobody reads it later."""
     if v.op is None:
         return v in donated
-    return v.op.name in (OVERLAY, UNSET) or v.op.name not in _ANEW and not isinstance(opdef.get(v.op.name).lower, opdef.View)
+    return v.op.name in (COPY, OVERLAY, UNSET) or v.op.name not in _ANEW and not isinstance(opdef.get(v.op.name).lower, opdef.View)
 
 
 # ---- branches -------------------------------------------------------------------------------------------------------------------------
@@ -262,7 +271,7 @@ def _carried(block: Block, v: Value) -> int | None:
         if op.name in VIEWS:
             views.append(op)
             v = op.operands[0]
-        elif op.name in _WRITES:
+        elif op.name in WRITES:
             v = op.operands[0]
         elif op.name == "scan" and v.index < op.attrs["carry"]:
             v = op.operands[op.attrs["consts"] + v.index]
