@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -308,6 +309,24 @@ def test_other_processors(tmp_path: Path) -> None:
         aot.build(softreg, SOFTREG, out=tmp_path, target="x86-64-v2")
     with pytest.raises(AotgradValueError, match="riscv"):
         aot.build(softreg, SOFTREG, out=tmp_path, target="riscv")
+
+
+def test_sizes_too_small_name_the_argument_and_the_line(tmp_path: Path) -> None:
+    """Windows and kernels that do not fit, and pooling of what a convolution left."""
+    def net(image: object, w: object) -> object:
+        return ag.max_pool2d(ag.conv2d(image, w, stride=2), 2)
+
+    made = aot.build(net, ["image: f64[n,c,h,v]", "w: f64[o,c,3,3]"], out=tmp_path, name="net", emit="so,h,python")
+    said = r"net: h must be at least 3, where h is dim 2 of image \(test_aot.py:\d+\)"
+    then = r"net: floordiv\(h \+ 1, 2\) - 1 must be at least 2, where h is dim 2 of image \(test_aot.py:\d+\)"
+    assert re.search(said[5:].replace("h must", "H must", 1), " ".join((tmp_path / "net.h").read_text().replace(" * ", " ").split()))
+    for library in (load(made.library), numpy_module(tmp_path / "net.py")):
+        assert library.net(np.ones((1, 2, 5, 9)), np.ones((4, 2, 3, 3))).shape == (1, 4, 1, 2)
+        for height, match in ((2, said), (4, then)):
+            with pytest.raises(ValueError, match=match):
+                library.net(np.ones((1, 2, height, 9)), np.ones((4, 2, 3, 3)))
+    with pytest.raises(AotgradValueError, match=said + ", but the arguments have 2$"):
+        load(made.library).net(np.ones((1, 2, 2, 9)), np.ones((4, 2, 3, 3)))
 
 
 def test_sizes_found_equal_are_guards(tmp_path: Path) -> None:

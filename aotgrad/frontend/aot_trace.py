@@ -8,6 +8,7 @@ from typing import Any
 
 from aotgrad.codegen.cabi import Guard
 from aotgrad.ir import Block, Builder, Func, TensorType, Value, dims
+from aotgrad.ir.dims import DimLike
 from aotgrad.ir.transforms.cleanup import standard
 from aotgrad.ir.transforms.differentiate import differentiate, jvp_func, vjp_inline
 from aotgrad.ir.transforms.rewrite import close_over, copy_ops, decompose_block, free_values, substitute_func
@@ -202,6 +203,17 @@ def _result_names(tree: TreeDef) -> list[str]:
     return [n[1:] if not plain else f"value{n}" for n in _paths(tree, "")]
 
 
+def _whose(sizes: Sequence[DimLike], declared: Declared) -> str:
+    """Which arguments the symbols of sizes come from."""
+    first: dict[str, str] = {}
+    for name, t in declared.leaves:
+        for axis, d in enumerate(t.shape):
+            for symbol in dims.symbols_of(d):
+                first.setdefault(symbol, f"{symbol} is dim {axis} of {name}" if d == dims.symbol(symbol) else f"dim {axis} of {name} is {dims.to_text(d)}")
+    found = [first[symbol] for symbol in dict.fromkeys(symbol for d in sizes for symbol in sorted(dims.symbols_of(d))) if symbol in first]
+    return f", where {' and '.join(found)}" if found else ""
+
+
 def _guards(here: Trace, declared: Declared) -> list[Guard]:
     out = []
     for symbol, value in here.equal.names.items():
@@ -209,11 +221,14 @@ def _guards(here: Trace, declared: Declared) -> list[Guard]:
         if isinstance(value, int):
             raise AotgradValueError(f"size {symbol} of argument {owner} meets size {value}, so only {symbol} = {value} would work; write {value} in the argument's type")
         out.append(Guard(dims.symbol(symbol), value, f"size {symbol} must be equal to {value}"))
-    for a, b, loc in here.guards:
+    least = {place: (here.canonical(size), bound) for size, (bound, place) in here.least.items()}
+    for i, (a, b, loc) in enumerate(here.guards):
         left, right = here.canonical(a), here.canonical(b)
         if left != right:
-            where = f" ({str(loc).rpartition('/')[2]})" if loc is not None else ""
-            out.append(Guard(left, right, f"{dims.to_text(left)} must be equal to {dims.to_text(right)}{where}"))
+            size, bound = least.get(i, (left, right))
+            said = f"{dims.to_text(size)} must be {'at least' if i in least else 'equal to'} {dims.to_text(bound)}"
+            place = f" ({str(loc).rpartition('/')[2]})" if loc is not None else ""
+            out.append(Guard(left, right, f"{said}{_whose((size, bound), declared)}{place}"))
     return out
 
 

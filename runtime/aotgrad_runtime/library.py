@@ -238,7 +238,8 @@ class _Function:
         s = self.signature
         if code == 1:
             why = s.guards[info[0]][2] if 0 <= info[0] < len(s.guards) else "sizes differ"
-            raise AotgradValueError(f"{s.name}: {why}, but the arguments have {info[1]} and {info[2]}")
+            have = f"{info[1]}" if "must be at least" in why else f"{info[1]} and {info[2]}"
+            raise AotgradValueError(f"{s.name}: {why}, but the arguments have {have}")
         raise failure(code, info, s.name, s.locations)
 
     def instances(self) -> list[Instance]:
