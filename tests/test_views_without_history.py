@@ -187,3 +187,12 @@ def test_gradients_that_are_not_there_in_compiled_functions() -> None:
         return x.grad is None, y.grad, z.grad
 
     assert all(outcome(m, lines) == (True, [3.0], [0.0]) for m in modules())
+
+
+def test_gradients_that_are_zero_are_there() -> None:
+    def lines(m: Any) -> Any:
+        x = f64(m, 2.0, True)
+        m.softmax(x, 0).backward()  # of one number: its result does not depend on it
+        return x.grad
+
+    assert all(outcome(m, lines) == 0.0 for m in modules())

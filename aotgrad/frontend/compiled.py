@@ -14,7 +14,7 @@ from aotgrad.ir.transforms.cleanup import standard
 
 from . import anomaly, kernels, profiling, split
 from .keeping import Kept
-from .program import Program, Pullback, depends
+from .program import Program, Pullback, depends, reaches
 from .signatures import identifier
 
 __all__ = ["CompiledProgram", "built"]
@@ -85,6 +85,9 @@ class CompiledProgram(Program):
         if found is None:
             found = self._vjps[active, present] = kernels.collector_paused(self._pullback, active, present)
         return found
+
+    def reaches(self, present: tuple[bool, ...]) -> Sequence[bool]:
+        return reaches(self.func, present)
 
     def _pullback(self, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
         plain = super().pullback(active, present)

@@ -122,6 +122,10 @@ class Program:
             found = self._vjps[active, present] = kernels.collector_paused(_derive_pullback, self, active, present)
         return found
 
+    def reaches(self, present: tuple[bool, ...]) -> Sequence[bool]:
+        """Which inputs have a gradient, be it zero, where cotangents are ``present`` for these outputs: of one call all have."""
+        return [True] * len(self.func.args)
+
     def pushforward(self, active: tuple[bool, ...]) -> Program:
         """(inputs, tangents of active inputs) -> (outputs, tangents of float outputs)."""
         found = self._jvps.get(active)
@@ -150,7 +154,7 @@ def depends(func: Func, active: Sequence[bool], views: bool = True) -> tuple[int
     return None if all(on == 1 or not o.type.dtype.is_differentiable for on, o in zip(found, func.outputs)) else found
 
 
-def _reaches(func: Func, present: Sequence[bool]) -> list[bool]:
+def reaches(func: Func, present: Sequence[bool]) -> list[bool]:
     """Which inputs lead to one of the ``present`` results other than through ``stop_gradient``: those of others are not there, as in PyTorch, and not zero."""
     read = {o for o, on in zip(func.outputs, present) if on}
     for op in reversed(func.body.ops):
@@ -175,7 +179,7 @@ def _copy(func: Func) -> Func:
     return Func(func.name, block, func.attrs)
 
 
-def _derive_pullback(program: Program, active: Sequence[bool], present: Sequence[bool]) -> Pullback:
+def _derive_pullback(program: Program, active: tuple[bool, ...], present: tuple[bool, ...]) -> Pullback:
     """Everything nonlinear that the transposed part needs is recomputed from inputs and outputs, so that these alone are saved."""
     func = program.func
     block, aside = Block(func.arg_types), Block()
@@ -187,7 +191,7 @@ def _derive_pullback(program: Program, active: Sequence[bool], present: Sequence
     wanted = [t for t in tangents if t is not None]
     _check_complex(aside.ops)
     found = transpose_into(b, aside.ops, wanted, moved, cts)
-    reached = [on for on, t in zip(_reaches(func, present), tangents) if t is not None]
+    reached = [on for on, t in zip(program.reaches(present), tangents) if t is not None]
     gives = tuple([c is not None or on and not program.backward for c, on in zip(found, reached)])
     results = [b.zeros(t) if c is None else c for c, t, on in zip(found, wanted, gives) if on]
     several = sum(t.dtype.is_differentiable for t in func.out_types) > 1
