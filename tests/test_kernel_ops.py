@@ -47,7 +47,7 @@ def library() -> Any:
         d = opdef.get(name)
         ins = [as_dtype(x.dtype) for x in _operands(name, dtype, False)]
         out = d.type_rule([tensor_type(["n"], i) for i in ins], {})[0].dtype
-        op = SimpleNamespace(attrs={}, operands=[Value(tensor_type(["n"], i)) for i in ins])
+        op = SimpleNamespace(attrs=d.complete({}), operands=[Value(tensor_type(["n"], i)) for i in ins])
         for lanes in LANES:
             f = elementwise(_key(name, dtype, False, lanes), ins, out, lambda k, *xs, d=d, op=op: d.lower.fn(k, op, *xs), lanes)
             funcs.append(f.func)

@@ -5,16 +5,17 @@ Numbers of float32 are computed in float64. Errors against 50 digits are at most
 
 from __future__ import annotations
 
-import cmath
+import functools
 import math
 from collections.abc import Callable, Sequence
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
 from aotgrad_runtime.dtypes import float16, float32, float64
 from aotgrad_runtime.errors import AotgradNotImplementedError, AotgradRuntimeError
 
-from ..opdef import REQUIRED, Front, Linearize, OpDef, Sample, Scalar, register
+from ..opdef import Front, Linearize, OpDef, Sample, Scalar, register
 from .common import elementwise_rule, float_samples, vectorised
 from .math import _inside, _num, _positive, _unary
 
@@ -115,7 +116,36 @@ def _lower_lgamma(k: Any, op: Any, x: Any) -> Any:
 
 
 def _lgamma(x: float) -> float:
-    return math.inf if x <= 0 and x == math.floor(x) or math.isinf(x) else math.lgamma(x)
+    if x <= 0 and x == math.floor(x) or math.isinf(x):
+        return math.inf
+    if x in (1, 2):
+        return 0.0
+    if x < 0:
+        return math.log(math.pi / abs(x * math.sin(math.pi * (x - math.floor(x + 0.5))))) - _lgamma(-x)
+    return x if math.isnan(x) else _stirling(x, False)
+
+
+@functools.cache
+def _bernoulli(count: int) -> list[Fraction]:
+    """B(2), B(4), ..."""
+    b = [Fraction(1)]
+    for m in range(1, 2 * count + 1):
+        b.append(-sum((math.comb(m + 1, j) * b[j] for j in range(m)), Fraction(0)) / (m + 1))
+    return b[2::2]
+
+
+def _stirling(x: float, slope: bool) -> float:
+    """log gamma of x > 0, or its derivative, to 25 digits, rounded."""
+    with localcontext() as here:
+        here.prec = 40
+        z, product, total = Decimal(x), Decimal(1), Decimal(0)
+        while z < 25:
+            product, total, z = product * z, total + 1 / z, z + 1
+        tail = [Decimal(b.numerator) / Decimal(b.denominator) / 2 / k for k, b in enumerate(_bernoulli(12), 1)]
+        if slope:
+            return float(z.ln() - 1 / (2 * z) - sum(c / z ** (2 * k) for k, c in enumerate(tail, 1)) - total)
+        half = Decimal("0.9189385332046727417803297364056176398613974736377834")  # log(2 pi) / 2
+        return float((z - Decimal("0.5")) * z.ln() - z + half + sum(c / (2 * k - 1) / z ** (2 * k - 1) for k, c in enumerate(tail, 1)) - product.ln())
 
 
 # ---- psi and its derivatives ------------------------------------------------------------------------------------------------------------
@@ -142,19 +172,15 @@ def _lower_digamma(k: Any, op: Any, x: Any) -> Any:
     return k.select(negative, k.select(k.cmp("eq", r, zero), k.const(math.nan, x), mirrored), out)
 
 
-def _digamma(x: Any) -> Any:
-    if isinstance(x, float) and (math.isnan(x) or x == -math.inf or x < 0 and x == math.floor(x)):
-        return math.nan
+def _digamma(x: float) -> float:
     if x == 0:
         return math.copysign(math.inf, -x)
-    if x.real < 0.5:
-        return _digamma(1 - x) - math.pi / (cmath if isinstance(x, complex) else math).tan(math.pi * x)
-    if x == math.inf:
+    if not x < math.inf:
         return x
-    out = 0.0
-    while x.real < 16:
-        out, x = out - 1 / x, x + 1
-    return out + (cmath if isinstance(x, complex) else math).log(x) - 0.5 / x - sum(c / x ** (2 * i + 2) for i, c in enumerate(_PSI_FAR[:8]))
+    if x < 0:
+        r = x - math.floor(x + 0.5) if x > -math.inf else 0.0
+        return _digamma(1 - x) - math.pi / math.tan(math.pi * r) if r else math.nan
+    return _stirling(x, True)
 
 
 def _cotangents(n: int) -> list[int]:
@@ -164,14 +190,6 @@ def _cotangents(n: int) -> list[int]:
         slopes = [i * c for i, c in enumerate(row)][1:]
         row = [-(slopes[i] if i < len(slopes) else 0) - (slopes[i - 2] if 2 <= i < len(slopes) + 2 else 0) for i in range(len(slopes) + 2)]
     return row
-
-
-def _bernoulli(count: int) -> list[Fraction]:
-    """B(2), B(4), ..."""
-    b = [Fraction(1)]
-    for m in range(1, 2 * count + 1):
-        b.append(-sum((math.comb(m + 1, j) * b[j] for j in range(m)), Fraction(0)) / (m + 1))
-    return b[2::2]
 
 
 def _tail(n: int) -> list[float]:
@@ -205,11 +223,14 @@ def _lower_polygamma(k: Any, op: Any, x: Any) -> Any:
     return k.select(negative, k.add(wave, k.mul(out, k.const(float((-1) ** n), x))), out)
 
 
-def _polygamma(x: Any, n: int) -> Any:
-    if x.real < 0:
-        c = 1 / (cmath if isinstance(x, complex) else math).tan(math.pi * (x - math.floor(x.real + 0.5)))
+def _polygamma(x: float, n: int) -> float:
+    if x == -math.inf:
+        return math.nan
+    if x < 0:
+        c = 1 / math.tan(math.pi * (x - math.floor(x + 0.5)))
         return -math.pi ** (n + 1) * sum(v * c**i for i, v in enumerate(_cotangents(n))) + (-1) ** n * _polygamma(1 - x, n)
-    total, m = sum(1 / (x + i) ** (n + 1) for i in range(20 + n)), x + 20 + n
+    m = x + 20 + n
+    total = math.fsum(1 / (x + i) ** (n + 1) for i in range(20 + n))
     total += 1 / (n * m**n) + 0.5 / m ** (n + 1) + sum(c / m ** (n + 2 * j) for j, c in enumerate(_tail(n), 1))
     return (-1) ** (n + 1) * math.factorial(n) * total
 
@@ -217,7 +238,7 @@ def _polygamma(x: Any, n: int) -> Any:
 def _polygamma_ref(x: Any, n: int) -> Any:
     def one(v: float) -> float:
         try:
-            return float(_polygamma(v, n))
+            return _polygamma(v, n)
         except ZeroDivisionError:
             return math.inf if n % 2 else -math.inf if v == 0 else math.nan
 
@@ -274,6 +295,6 @@ _unary("erfinv", "The x of which erf(x) is given; inf at 1.", vectorised(_erfinv
        lambda b, x, y: b.mul(_num(b, x, math.sqrt(math.pi) / 2), b.exp(b.mul(y, y))), _inside, _wide(_lower_erfinv))
 register(OpDef(
     "polygamma", "The n-th derivative of digamma; ``n`` is a whole number.", ("x",), elementwise_rule("f"), _polygamma_ref,
-    Linearize(_polygamma_linearize), _wide(_lower_polygamma), {"n": REQUIRED},
+    Linearize(_polygamma_linearize), _wide(_lower_polygamma), {"n": 1},
     lambda: (Sample(s.operands, {"n": n}, f"{n} {s.name}") for n in (1, 2) for s in float_samples(0.3, 3.0)()), layouts="elementwise",
     front=Front("polygamma(n, input)", _polygamma_canon, promote="float", tensors=("input",), method=False)))
