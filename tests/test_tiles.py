@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import elsewhere
 import numpy as np
 import pytest
 import sweep
@@ -11,6 +12,7 @@ from guarded import Guarded
 from lowering_harness import Program
 
 import aotgrad as ag
+from aotgrad.codegen import tiles
 from aotgrad.codegen.loops import NestEmitter
 from aotgrad.codegen.tiles import transpose
 from aotgrad.ir import Layout, interp, tensor_type
@@ -131,7 +133,7 @@ def test_channels_of_open_number_with_something_fused() -> None:
 
 
 @pytest.mark.parametrize("c", (3, 64))
-@pytest.mark.parametrize("offset", (0, 1, 4))
+@pytest.mark.parametrize("offset", (0, 1, 12))
 def test_large_images_are_written_past_the_cache(c: int, offset: int) -> None:
     f = ag.compile(lambda x: ag.permute(x, (0, 2, 3, 1)).contiguous())
     for n in (1, 2):
@@ -143,7 +145,7 @@ def test_large_images_are_written_past_the_cache(c: int, offset: int) -> None:
         assert (room[:16 + offset] == 77).all() and (room[16 + offset + x.size:] == 77).all()
 
 
-@pytest.mark.parametrize("offset", (0, 1, 5))
+@pytest.mark.parametrize("offset", (0, 5, 12))
 def test_large_results_are_written_past_the_cache(offset: int) -> None:
     f = ag.compile(lambda x: x.T.contiguous() * 2)
     assert "!nontemporal" in f.lower(numbers((4, 4), np.float32)).llvm_ir
@@ -152,6 +154,25 @@ def test_large_results_are_written_past_the_cache(offset: int) -> None:
         out = np.zeros(x.size + 16, np.float32)[offset:offset + x.size].reshape(shape[::-1])
         f.prebind(x, out=out)()
         np.testing.assert_array_equal(out, x.T * 2)
+
+
+@pytest.mark.parametrize("machine", ("native", *elsewhere.MACHINES))
+def test_whole_lines_leave_past_the_cache_wherever_results_begin(machine: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every instruction set, from every place in a line: rows of whole lines and others, as many as a vector has and more, one run of rows, images."""
+    monkeypatch.setattr(tiles, "_PAST", 1)
+    funcs, calls = {}, []
+    sizes = [(n, m) for n in (16, 32, 33, 48, 64, 71, 80) for m in (3, 7, 8, 16, 19, 33)]
+    for name, dtype, shape in (("rows32", "float32", "nm"), ("rows64", "float64", "nm"), ("run32", "float32", (64, "m")), ("run64", "float64", (32, "m"))):
+        block = Block([tensor_type(shape, dtype, Layout((1, 0)))])
+        block.outputs = [Builder(block).relayout(block.args[0], layout=None)]
+        funcs[name] = standard(Func(name, block))
+        calls += [elsewhere.Call(name, [numbers((shape[0] if isinstance(shape, tuple) else n, m), dtype)]) for n, m in sizes]
+    block = Block([tensor_type("nchw", "float32")])
+    block.outputs = [Builder(block).relayout(block.args[0], layout=Layout((0, 2, 3, 1)))]
+    funcs["images"] = standard(Func("images", block))
+    calls += [elsewhere.Call("images", [numbers((n, c, h, 5), "float32")]) for n, c, h in ((1, 32, 5), (2, 64, 3), (3, 48, 7), (2, 33, 4), (2, 3, 19), (1, 16, 4))]
+    for call, found in zip(calls, elsewhere.results(machine, funcs, calls, tmp_path)):
+        np.testing.assert_array_equal(found[0], call.args[0], err_msg=f"{call.name} {call.args[0].shape}")
 
 
 @pytest.mark.parametrize("first", (True, False))

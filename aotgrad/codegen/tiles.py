@@ -34,6 +34,8 @@ _SHORT: Final = 16
 _AHEAD: Final = 2
 _PAST: Final = 8 << 20
 """Bytes of a result from which it is written past the cache. Smaller ones are as quick that way or slower, and are read again from there."""
+_LINE: Final = 64
+"""Bytes of a line of the cache."""
 _PIECE: Final = 16
 """Bytes to which NumPy aligns arrays."""
 _LONG: Final = 4
@@ -167,8 +169,9 @@ class Tiles:
             self._plainly(loop, reads, high, end, few, ask)
             return
         if not few and self._may_wrap(loop, inside, reads, high):
-            head = self._head(loop)
-            on = [kb.cmp("gt", head, 0), kb.cmp("eq", kb.rem(high, lanes), 0), kb.cmp("gt", high, 0), kb.cmp("le", high, _WRAPPED * lanes), kb.cmp("gt", end, lanes)]
+            head = self._head(loop, self._line())
+            whole = kb.cmp("eq", kb.rem(high, self._line()), 0)
+            on = [kb.cmp("gt", head, 0), whole, kb.cmp("gt", high, 0), kb.cmp("le", high, _WRAPPED * lanes), kb.cmp("gt", end, lanes)]
             with kb.if_(kb.all_of(*on)) as br:
                 with br.then():
                     self._wrapped(loop, reads, head, high, end, ask)
@@ -239,49 +242,66 @@ class Tiles:
 
     def _aligned(self, loop: Loop, reads: Sequence[Node], high: Index, end: Index, few: int, ask: int) -> None:
         """Tiles from where stores are aligned, the first and the last of each row moved inwards."""
-        kb, lanes = self.kb, self._width()
-        head = self._head(loop)
-        first = kb.select(kb.cmp("eq", head, 0), 0, kb.sub(head, lanes))
+        kb, lanes, unit = self.kb, self._width(), self._line()
+        head, lead = self._head(loop, lanes), self._head(loop, unit)
+        first: Index = kb.select(kb.cmp("eq", head, 0), 0, kb.sub(head, lanes))
         count = kb.ceildiv(kb.sub(high, first), lanes)
-
-        def tile(k: Index, start: Index) -> None:
-            self._tile(loop, reads, kb.max(0, kb.min(kb.add(first, kb.mul(k, lanes)), kb.sub(high, lanes))), None, start, few or None)
-
-        far = None if few else self._past(loop, head, high)  # a few rows far apart are the slower that way
-        whole: Index = kb.div(kb.sub(high, head), lanes)
+        far = None if few else self._past(lead, high)  # a few rows far apart are the slower that way
         if far is None:
-            self._over(loop, count, end, few, ask, tile)
+            self._over(loop, count, end, few, ask, lambda k, start: self._tile_within(loop, reads, kb.add(first, kb.mul(k, lanes)), high, start, few))
             return
+        whole = kb.div(kb.sub(high, lead), unit)
         with kb.if_(far) as br, br.then():
             self.past = {r.store: lanes * r.store.dtype.itemsize for r in self.phases[0].roots}
-            self._over(loop, whole, end, few, ask, lambda k, start: self._tile(loop, reads, kb.add(head, kb.mul(k, lanes)), None, start, few or None))
+            pieces = unit // lanes if self._moves() else 1  # of a line that are written together: what is half full may leave
+
+            def far_tile(k: Index, start: Index) -> None:
+                self._tile(loop, reads, kb.add(lead, kb.mul(k, pieces * lanes)), None, start, None, pieces=pieces)
+
+            self._over(loop, kb.mul(whole, unit // lanes // pieces), end, few, ask, far_tile, pieces * lanes)
             self.past = {}
         self._forget()
-        exact = kb.cmp("eq", kb.add(head, kb.mul(whole, lanes)), high)
-        ends = kb.select(exact, kb.select(kb.cmp("eq", head, 0), 0, 1), 2)
-        stride = kb.select(far, kb.max(kb.sub(count, 1), 1), 1)
-        self._over(loop, kb.select(far, ends, count), end, few, ask, lambda k, start: tile(kb.mul(k, stride), start))
+        # in the same code all tiles of a result that stays near, or what is left of one that does not: before the first whole line and after the last
+        before, done = kb.ceildiv(lead, lanes), kb.add(lead, kb.mul(whole, unit))
+        ends = kb.add(before, kb.ceildiv(kb.sub(high, done), lanes))
+        first = kb.select(far, kb.sub(lead, kb.mul(before, lanes)), first)
+        gap = kb.select(far, kb.mul(whole, unit), 0)
+        before = kb.select(far, before, count)
+
+        def edge(k: Index, start: Index) -> None:
+            at = kb.add(kb.add(first, kb.mul(k, lanes)), kb.select(kb.cmp("lt", k, before), 0, gap))
+            self._tile_within(loop, reads, at, high, start, few)
+
+        self._over(loop, kb.select(far, ends, count), end, few, ask, edge)
+
+    def _tile_within(self, loop: Loop, reads: Sequence[Node], at: Index, high: Index, start: Index, few: int) -> None:
+        """The tile at ``at``, moved to where all of it is in the row."""
+        kb = self.kb
+        self._tile(loop, reads, kb.max(0, kb.min(at, kb.sub(high, self._width()))), None, start, few or None)
 
     def _may_wrap(self, loop: Loop, inside: Loop, reads: Sequence[Node], high: Index) -> bool:
         """Whether rows of the result may follow each other in memory, so that the last tile of one is completed by the first elements of the next."""
-        if not isinstance(high, int) or high % self._width() or high > _WRAPPED * self._width():
+        if not isinstance(high, int) or high % self._line() or high > _WRAPPED * self._width():
             return False
-        return self._moves() and self._flat(loop, inside, reads, loop.size) and not _is(self._head(loop), 0)
+        return self._moves() and self._flat(loop, inside, reads, loop.size) and not _is(self._head(loop, self._width()), 0)
 
     def _wrapped(self, loop: Loop, reads: Sequence[Node], head: Index, high: Index, end: Index, ask: int) -> None:
-        """Tiles from the first aligned place on; the last of a row takes the ``head`` elements that come first in the next."""
-        kb, lanes = self.kb, self._width()
-        count = kb.div(high, lanes)
-        tail = kb.sub(lanes, head)
+        """Tiles from the first whole line on; those behind the end of a row take the ``head`` elements that come first in the next."""
+        kb, lanes, unit = self.kb, self._width(), self._line()
 
-        def tile(k: Index, start: Index) -> None:
-            ends = kb.cmp("eq", kb.add(k, 1), count)
-            at = kb.min(start, kb.sub(end, kb.select(ends, lanes + 1, lanes)))  # nothing comes after the last row
-            self._tile(loop, reads, kb.add(head, kb.mul(k, lanes)), None, at, None, kb.select(ends, tail, lanes))
+        def line(k: Index, start: Index) -> None:
+            at = kb.add(head, kb.mul(k, unit))
+            own = kb.sub(high, at)
+            where = kb.min(start, kb.sub(end, kb.select(kb.cmp("lt", own, unit), lanes + 1, lanes)))  # nothing comes after the last row
+            self._tile(loop, reads, at, None, where, None, own, unit // lanes)
 
-        self._maybe_past(self._far(), lanes * self.phases[0].roots[0].store.dtype.itemsize, lambda: self._over(loop, count, end, 0, ask, tile))
-        self._tile(loop, reads, 0, head, 0, 1)
-        self._tile(loop, reads, kb.sub(high, tail), tail, kb.sub(end, 1), 1)
+        self._maybe_past(self._far(), lanes * self.phases[0].roots[0].store.dtype.itemsize,
+                         lambda: self._over(loop, kb.div(high, unit), end, 0, ask, line, unit))
+        with kb.for_(0, head, lanes) as lp:
+            self._tile(loop, reads, lp.iv, kb.min(kb.sub(head, lp.iv), lanes), 0, 1)
+        rest = kb.rem(kb.sub(high, head), lanes)
+        with self._when(rest):
+            self._tile(loop, reads, kb.sub(high, rest), rest, kb.sub(end, 1), 1)
 
     def _far(self) -> Value | None:
         """Whether the result is large and its elements are aligned."""
@@ -291,13 +311,15 @@ class Tiles:
         store = self.phases[0].roots[0].store
         return kb.all_of(kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("eq", kb.rem(kb.address(store.mem, 0), store.dtype.itemsize), 0))
 
-    def _over(self, loop: Loop, count: Index, end: Index, few: int, ask: int, tile: Callable[[Index, Index], None]) -> None:
-        """``tile`` at ``count`` places along the writes and all along the reads (the last moved inwards)."""
+    def _over(self, loop: Loop, count: Index, end: Index, few: int, ask: int, tile: Callable[[Index, Index], None], width: int = 0) -> None:
+        """``tile`` at ``count`` places along the writes, ``width`` elements apart (else as many as a tile has), and all along the reads (the last moved inwards)."""
         kb, lanes = self.kb, self._width()
-        beside = 1 if isinstance(end, int) and end <= _SHORT * lanes and not self.past else _BESIDE
+        width = width or lanes  # of whole lines of several tiles each one is enough: more rows at once than processors see as streams
+        beside = 1 if width > lanes or isinstance(end, int) and end <= _SHORT * lanes and not self.past else _BESIDE
+        step = beside * width
         groups = kb.ceildiv(count, beside)
-        with shared(self, loop, 0, kb.mul(groups, beside * lanes), beside * lanes) as (low, high), kb.for_(low, high, beside * lanes, poll=ask) as lp:
-            start = kb.div(lp.iv, lanes)
+        with shared(self, loop, 0, kb.mul(groups, step), step) as (low, high), kb.for_(low, high, step, poll=ask) as lp:
+            start = kb.div(lp.iv, width)
             stop = kb.min(kb.add(start, beside), count)
 
             def row(at: Index) -> None:
@@ -353,27 +375,31 @@ class Tiles:
 
     # ---- where results are ----------------------------------------------------------------------------------------------------------
 
-    def _head(self, loop: Loop) -> Index:
-        """How many elements along the writes come before the first aligned store; 0 where rows are not aligned to each other."""
+    def _line(self) -> int:
+        """Elements of a line of the cache, and no less than a vector: what leaves past the cache leaves in whole lines, else memory reads what it completes."""
+        return max([self._width(), *(_LINE // r.store.dtype.itemsize for r in self.phases[0].roots)])
+
+    def _head(self, loop: Loop, unit: int) -> Index:
+        """How many elements along the writes come before the first place that a multiple of ``unit`` has; 0 where rows are not aligned to each other."""
         kb, lanes, root = self.kb, self._width(), max(self.phases[0].roots, key=lambda r: r.store.dtype.itemsize, default=None)
         size = root.store.dtype.itemsize if root is not None else 0
         if root is None or not _is(root.place[1].get(loop.dims[-1], 0), 1) or lanes * size * 8 != self.cx.target.vector_bits:
             return 0
-        place = kb.rem(kb.div(kb.address(root.store.mem, self.position(root.place)), size), lanes)
-        return kb.rem(kb.sub(lanes, place), lanes)
+        place = kb.rem(kb.div(kb.address(root.store.mem, self.position(root.place)), size), unit)
+        return kb.rem(kb.sub(unit, place), unit)
 
-    def _past(self, loop: Loop, head: Index, high: Index) -> Value | None:
+    def _past(self, head: Index, high: Index) -> Value | None:
         """Whether the result is to be written past the cache; None: never. Rows of a few tiles, of which two are no aligned ones, gain nothing."""
-        kb, lanes, ph = self.kb, self._width(), self.phases[0]
-        total = self._large()
+        kb, unit, ph = self.kb, self._line(), self.phases[0]
+        total, least = self._large(), max(_LONG * self._width(), unit)
         if total is None or _is(head, 0):
             return None
         root, inside = ph.roots[0], ph.loops[0].dims[-1]
         size = root.store.dtype.itemsize
         stride = root.place[1].get(inside, 0)
-        if isinstance(stride, int) and stride % lanes or isinstance(high, int) and high < _LONG * lanes:
+        if isinstance(stride, int) and stride % unit or isinstance(high, int) and high < least:
             return None
-        return kb.all_of(kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("ge", high, _LONG * lanes), kb.cmp("eq", kb.rem(kb.dim(stride), lanes), 0),
+        return kb.all_of(kb.cmp("ge", kb.dim(total), _PAST), kb.cmp("ge", high, least), kb.cmp("eq", kb.rem(kb.dim(stride), unit), 0),
                          kb.cmp("eq", kb.rem(kb.address(root.store.mem, 0), size), 0))
 
     def _run_past(self) -> Value | None:
@@ -416,27 +442,40 @@ class Tiles:
 
     # ---- one tile -------------------------------------------------------------------------------------------------------------------
 
-    def _tile(self, loop: Loop, reads: Sequence[Node], at: Index, left: Index | None, start: Index, count: Index | None, own: Index | None = None) -> None:
+    def _tile(self, loop: Loop, reads: Sequence[Node], at: Index, left: Index | None, start: Index, count: Index | None, own: Index | None = None,
+              pieces: int = 1) -> None:
         """The tile at the lanes from ``at`` (``left`` of them) and ``start`` of the inner loop; ``count``: elements of that, where they are fewer than lanes.
-        ``own``: lanes of this row, where the others are the first of the next."""
+        ``own``: elements from ``at`` on that are of this row, where the others are the first of the next. ``pieces``: tiles side by side whose rows are written
+        together, of a change of layout alone."""
         kb, ph, lanes = self.kb, self.phases[0], self._width()
-        inside, level = ph.loops[0], len(self.outer_loops)
-        self._forget()
-        self.ivs.append((loop, at))
+        inside = ph.loops[0]
         self.wide = (lanes, None if left is None else kb.create_mask(left, lanes))
-        self._evaluate(ph, level)
-        self.ivs.append((inside, start))
-        columns = {n: self._dense(n, count, left) if isinstance(count, int) and self._is_dense(n, loop, inside, count) else self._rows(n, loop, left, count, own)
-                   for n in reads}
-        self.ivs.pop()
+        found = []
+        for p in range(pieces):
+            self._enter(loop, kb.add(at, p * lanes))
+            self.ivs.append((inside, start))
+            mine = None if own is None else kb.sub(own, p * lanes)
+            found.append({n: self._dense(n, count, left) if isinstance(count, int) and self._is_dense(n, loop, inside, count)
+                          else self._rows(n, loop, left, count, mine) for n in reads})
+            del self.ivs[-2 if p + 1 < pieces else -1:]
         for j in range(count if isinstance(count, int) else lanes):
-            if count is None or isinstance(count, int):
-                self._column(inside, columns, kb.add(start, j), j)
-            else:
-                with _Then(kb, kb.sub(count, j)):
+            for p, columns in enumerate(found):
+                if pieces > 1:
+                    self.ivs.pop()
+                    self._enter(loop, kb.add(at, p * lanes))
+                if count is None or isinstance(count, int):
                     self._column(inside, columns, kb.add(start, j), j)
+                else:
+                    with _Then(kb, kb.sub(count, j)):
+                        self._column(inside, columns, kb.add(start, j), j)
         self.wide = None
         self.ivs.pop()
+
+    def _enter(self, loop: Loop, at: Index) -> None:
+        """What is the same all along the reads, at the lanes from ``at``."""
+        self._forget()
+        self.ivs.append((loop, at))
+        self._evaluate(self.phases[0], len(self.outer_loops))
 
     def _rows(self, n: Node, loop: Loop, left: Index | None, count: Index | None, own: Index | None) -> list[Value]:
         """A read as columns, by turning rows."""
