@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import pickle
 from collections import OrderedDict
 from typing import Any
@@ -74,7 +75,7 @@ def test_copies() -> None:
 
 def test_loading_what_does_not_fit() -> None:
     net = ag.nn.Linear(2, 3)
-    with pytest.raises(RuntimeError, match=r"loading state_dict for Linear(.|\n)*Unexpected(.|\n)*Missing key\(s\) in state_dict: .bias(.|\n)*size mismatch for weight"):
+    with pytest.raises(RuntimeError, match=r"loading state_dict for Linear(.|\n)*Missing key\(s\) in state_dict: .bias(.|\n)*Unexpected(.|\n)*size mismatch for weight"):
         net.load_state_dict({"weight": ag.ones(2, 2), "more": ag.ones(1)})
     found = net.load_state_dict({"weight": ag.ones(3, 2)}, strict=False)
     assert found.missing_keys == ["bias"] and net.weight.sum().item() == 6.0
@@ -235,3 +236,26 @@ def test_a_module_that_is_not_there_is_told() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'Upsample'; it has .*Linear.*aotgrad.nn.functional"):
         ag.nn.Upsample  # noqa: B018
     assert not hasattr(ag.nn, "Bilinear")
+
+
+def _texts(m: Any) -> list[str]:
+    """What is printed of lists of like modules, of groups of parameters and of states that do not fit."""
+    many = m.nn.ModuleList([*(m.nn.Sequential(m.nn.Linear(2, 2), m.nn.ReLU()) for _ in range(3)), m.nn.Tanh(), m.nn.ReLU(), m.nn.ReLU()])
+    net = m.nn.Linear(2, 2)
+    state = {"weight": net.weight.detach(), "scale": m.ones(1), "shift": m.ones(1)}
+    with pytest.raises(RuntimeError) as caught:
+        net.load_state_dict(state)
+    x = m.ones(2, 3, requires_grad=True)
+    groups = repr(m.optim.SGD([{"params": [net.weight], "lr": 0.5}, {"params": [net.bias]}], lr=0.1)).split("\n")
+    return [repr(many), repr(m.nn.ModuleList()), repr(m.nn.ModuleList([many])), str(caught.value), repr(net.load_state_dict(state, strict=False)),
+            "\n".join(line for line in groups if not line.startswith("    ") or "lr" in line), str(m.broadcast_tensors(x, m.ones(3))[0] is x)]
+
+
+def test_texts_of_lists_groups_and_states() -> None:
+    got = _texts(ag)
+    assert "(0-2): 3 x Sequential(" in got[0] and "(3): Tanh()" in got[0] and "(4-5): 2 x ReLU()" in got[0] and got[1] == "ModuleList()"
+    assert got[3].index('Missing key(s) in state_dict: "bias". ') < got[3].index('Unexpected key(s) in state_dict: "scale", "shift". ')
+    assert got[4] == "_IncompatibleKeys(missing_keys=['bias'], unexpected_keys=['scale', 'shift'])"
+    assert got[5].split("\n") == ["SGD (", "Parameter Group 0", "    lr: 0.5", "", "Parameter Group 1", "    lr: 0.1", ")"] and got[6] == "True"
+    if importlib.util.find_spec("torch") is not None:
+        assert got == _texts(importlib.import_module("torch"))

@@ -97,7 +97,7 @@ def broadcast_shapes(*shapes: Any) -> Any:
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
-    """Tensors as views of the shape they broadcast to.
+    """Tensors as views of the shape they broadcast to; themselves where they have it.
 
     >>> import aotgrad as ag
     >>> [x.shape for x in ag.broadcast_tensors(ag.ones(2, 1), ag.ones(3))]
@@ -105,7 +105,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Any, ...]:
     """
     given = _list(tensors)
     shape = tuple(broadcast_shapes(*(tuple(x.shape) for x in given)))
-    return tuple([f.expand(x, shape) for x in given])
+    return tuple([x if tuple(x.shape) == shape else f.expand(x, shape) for x in given])
 
 
 def tensor_split(input: Any, indices_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:

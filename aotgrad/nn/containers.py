@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -115,6 +116,12 @@ class ModuleList(_Indexed):
     def __init__(self, modules: Iterable[Any] | None = None) -> None:
         super().__init__()
         self.extend(modules or ())
+
+    def _parts(self) -> Iterable[tuple[str, str]]:
+        """Those that print alike, one after the other, are printed once."""
+        for text, run in itertools.groupby(enumerate(map(repr, self)), lambda part: part[1]):
+            (first, _), *rest = run
+            yield (f"{first}-{rest[-1][0]}", f"{len(rest) + 1} x {text}") if rest else (str(first), text)
 
 
 class ModuleDict(Module):

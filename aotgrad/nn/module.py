@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from aotgrad_runtime import modes
@@ -40,7 +40,7 @@ class IncompatibleKeys(_Keys):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return "<All keys matched successfully>" if not self.missing_keys and not self.unexpected_keys else super().__repr__()
+        return "<All keys matched successfully>" if not self.missing_keys and not self.unexpected_keys else f"_{super().__repr__()}"
 
     __str__ = __repr__
 
@@ -365,9 +365,8 @@ class Module:
         wrong = [f"size mismatch for {n}: copying a param with shape {list(state_dict[n].shape)} from checkpoint, the shape in current model is {list(x.shape)}."
                  for n, (_, _, x) in own.items() if n in state_dict and tuple(state_dict[n].shape) != tuple(x.shape)]
         if strict:
-            quoted = ", ".join(f'"{n}"' for n in unexpected)
-            wrong = [*([f"Unexpected key(s) in state_dict: {quoted}."] if unexpected else []),
-                     *(["Missing key(s) in state_dict: " + ", ".join(f'"{n}"' for n in missing) + "."] if missing else []), *wrong]
+            wrong = [*([f"Missing key(s) in state_dict: {_quoted(missing)}. "] if missing else []),
+                     *([f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. "] if unexpected else []), *wrong]
         if wrong:
             raise AotgradRuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(wrong))
         with modes.no_grad():
@@ -414,11 +413,19 @@ class Module:
     def __repr__(self) -> str:
         extra = self.extra_repr()
         lines = extra.split("\n") if extra else []
-        parts = [f"({name}): {_indented(repr(module))}" for name, module in self._modules.items()]
+        parts = [f"({name}): {_indented(text)}" for name, text in self._parts()]
         all_lines = lines + parts
         if not parts and len(lines) <= 1:
             return f"{self._get_name()}({''.join(lines)})"
         return f"{self._get_name()}(\n  " + "\n  ".join(all_lines) + "\n)"
+
+    def _parts(self) -> Iterable[tuple[str, str]]:
+        """Names and texts of the modules in this one, as they are printed."""
+        return [(name, repr(module)) for name, module in self._modules.items()]
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{n}"' for n in names)
 
 
 def _indented(text: str) -> str:
