@@ -25,7 +25,9 @@ F.prelu(x, w(1)) | F.prelu(x, w(x.shape[1])) | m.exp(x) | m.sin(x) | m.abs(x) | 
 m.reciprocal(x) | m.sign(x) | m.floor(x) | m.exp2(x) | m.nan_to_num(x) | m.deg2rad(x) | m.sigmoid(x) | m.tanh(x) | m.atan(x) | m.sinh(x) | m.asinh(x)
 m.log1p(m.abs(x)) | m.clamp(x, -0.5, 0.5) | m.clamp(x, min=0.1) | m.clamp(x, max=0.1) | m.clip(x, -1, 1) | m.softmax(x, 0) | m.log_softmax(x, -1) | m.logsumexp(x, 0)
 m.cumsum(x, 0) | m.cumprod(x, 0) | m.cumsum(x, -1) | x + 1 | 1 + x | x - 1 | 1 - x | x * 2 | 2 * x | x / 2 | 2 / x | x ** 2 | x ** 3 | x.abs() ** 0.5 | 2.0 ** x
-x % 2 | -x | x.pow(2) | x.float() | x.clone() | x.contiguous() | x.detach() * x | x.sum() | x.mean() | x.prod() | x.max() | x.min() | x.amax() | x.var() | x.std()
+True + x | True * x | m.rsub(x, 2) | x.fmod(2) | m.remainder(x, 2.5) | m.xlogy(x, 2) | m.xlogy(2.0, x.abs())
+m.div(x, 2, rounding_mode='floor') | x.div(x.abs() + 1, rounding_mode='trunc') | x % 2
+-x | x.pow(2) | x.float() | x.clone() | x.contiguous() | x.detach() * x | x.sum() | x.mean() | x.prod() | x.max() | x.min() | x.amax() | x.var() | x.std()
 x.norm() | x.norm(p=3) | x.sum(0) | x.sum(-1, keepdim=True) | x.mean(0) | x.prod(0) | x.max(0)[0] | x.min(-1)[0] | x.amax(0) | x.amin(-1, keepdim=True) | x.var(0)
 x.std(-1) | x.norm(dim=0) | x.norm(p=1, dim=0) | x.argmax(0) | x.reshape(-1) | x.view(x.shape) | x.unsqueeze(0) | x.squeeze() | x.expand(2, *x.shape)
 x.repeat(*([2] * x.ndim)) | m.tile(x, (2,)) | x.transpose(0, -1) | m.movedim(x, 0, -1) | x.flatten() | x.flatten(1) | m.ravel(x) | x.repeat_interleave(2, 0)
@@ -70,7 +72,7 @@ OTHER = {  # with the reasons, which docs/coming-from-pytorch.md has in full
         m.vstack([x, x]) | m.dstack([x, x]) | m.take_along_dim(x, m.zeros(x.shape, dtype=m.int64), 0) | m.matmul(x, w(x.shape[-1])) | m.outer(x, x)
         m.outer(x, w(3)) | m.einsum('...i->...', x) | m.einsum('ij,jk->ik', x, w(x.shape[-1], 2)) | F.max_pool1d(x[None], 2) | 2 / x | m.movedim(x, 0, -1)"""), "node"),
     # one definition for numbers and tensors; forms of torch's own composites
-    "1 - x": "node", "x % 2": "node", "F.pairwise_distance(x, y)": "node", "F.cross_entropy(x, t, label_smoothing=0.1)": "node",
+    "F.pairwise_distance(x, y)": "node", "F.cross_entropy(x, t, label_smoothing=0.1)": "node",
     "F.cross_entropy(x, x.detach().softmax(1))": "node",
     # torch puts a copy in front where the operand is not contiguous
     "F.group_norm(x, 2)": "node", "F.group_norm(x, 2, w(x.shape[1]), w(x.shape[1]))": "node",

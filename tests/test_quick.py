@@ -222,3 +222,21 @@ def test_shapes_of_every_rank_share_one_form() -> None:
         _warm(lambda a: a + a, x)
         node = (x + x).grad_fn
         assert isinstance(node, quick.QuickNode) and not node.saved, shape
+
+
+@pytest.mark.parametrize("call", [lambda x: x % 2.5, lambda x: 2.5 - x, lambda x: ag.xlogy(2.0, x), lambda x: ag.clamp_min(x, 2.0)])
+def test_no_edge_for_a_number_however_often(call: Any) -> None:
+    def seen() -> Any:
+        x = ag.tensor([1.25, 3.5], dtype=ag.float64, requires_grad=True)
+        y = call(x)
+        edges = [(node.name(), i) for node, i in y.grad_fn.next_functions]
+        plain = ag.autograd.grad(y.sum(), x, retain_graph=True)[0].tolist()
+        (g,) = ag.autograd.grad(y.sum(), x, create_graph=True)
+        second = ag.autograd.grad(g.sum(), x, allow_unused=True)[0] if g.requires_grad else None
+        return edges, y.grad_fn.name(), plain, g.tolist(), None if second is None else second.tolist()
+
+    first = seen()
+    for _ in range(2 * quick.HOT):
+        last = seen()
+    assert first[0] == last[0] == [("AccumulateGrad", 0)]
+    assert first[1] == last[1] and first[2] == first[3] and last[2] == last[3] and np.allclose(first[2], last[2]) and (first[4] is None or np.allclose(first[4], last[4]))

@@ -190,7 +190,10 @@ def _reflected(public: Public) -> Method:
 
     fast = dispatch.short(public, backward) or backward
     if public.op.name in ("add", "mul"):  # a tensor stands first, as in PyTorch
-        return lambda self, other: fast(self, other) if (type(self) is Tensor or type(self) is Parameter) and type(other) in (int, float) else fast(other, self)
+        def in_front(self: Any, other: Any) -> Any:
+            return fast(self, other) if (type(self) is Tensor or type(self) is Parameter) and isinstance(other, (int, float)) else fast(other, self)
+
+        return in_front
     return lambda self, other: fast(other, self)
 
 

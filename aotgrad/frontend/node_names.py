@@ -66,6 +66,8 @@ _RULES: dict[str, Callable[..., str]] = {
     "remainder": _numbered("RemainderBackward1", "RemainderBackward0", "other"), "fmod": _numbered("FmodBackward1", "FmodBackward0", "other"),
     "rsub": _numbered("RsubBackward0", "RsubBackward1", "other"),
     "masked_fill": _numbered("MaskedFillBackward1", "MaskedFillBackward0", "value"), "scatter_along": _numbered("ScatterBackward0", "ScatterBackward1", "src"),
+    "div": lambda arguments, operands: "DivBackward0" if arguments.get("rounding_mode") is None else "DivBackward2",
+    "xlogy": lambda arguments, operands: f"XlogyBackward{0 if all(isinstance(x, Tensor) for x in operands) else 1 + isinstance(operands[0], Tensor)}",
     "split": lambda arguments, operands: "SplitBackward0" if isinstance(arguments.get("split_size_or_sections"), int) else "SplitWithSizesBackward0",
 }
 
@@ -78,7 +80,8 @@ def node_name(public: Public, arguments: dict[str, Any], operands: Sequence[Any]
     return _NAMES.get(public.name) or _NAMES.get(public.op.name, public.node_name)
 
 
-_WITHOUT_NUMBERS = frozenset(("clip", "clamp_min", "clamp_max", "lerp", "masked_fill", "scatter_along"))  # torch has a form of them that takes plain numbers
+# torch has a form of them that takes plain numbers
+_WITHOUT_NUMBERS = frozenset(("clip", "clamp_min", "clamp_max", "fmod", "lerp", "masked_fill", "remainder", "rsub", "scatter_along", "xlogy"))
 _OPTIONAL = frozenset(("weight", "bias", "min", "max"))
 
 

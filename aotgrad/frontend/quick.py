@@ -55,6 +55,7 @@ class QuickNode(eager.OpNode):
     __slots__ = ()
     quick: ClassVar[Quick]
     kinds: ClassVar[str]
+    lone: ClassVar[int | None]  # the operand that its one edge is of, where a number has none
     active: ClassVar[tuple[bool, ...]]
     inputs: ClassVar[tuple[int, ...]]
     output: ClassVar[bool]
@@ -73,7 +74,7 @@ class QuickNode(eager.OpNode):
         if gone:
             return None if program.call is None else saving.Saved(program, {}, None)
         found = iter(kept_arrays)
-        inputs = {i: kept(next(found), self.next_functions[i], dtype) for i in self.inputs}
+        inputs = {i: kept(next(found), self.edge(i), dtype) for i in self.inputs}
         outputs = {0: next(found)} if self.output else {}
         return None if program.call is None else saving.Saved(program, inputs, outputs)
 
@@ -86,9 +87,20 @@ class QuickNode(eager.OpNode):
         dtype = cts[0]._dtype
         program = self.quick.program(self.kinds, tuple(cts[0].shape), dtype)
         saved = iter(self._saved or ())
-        inputs = {i: kept(next(saved), self.next_functions[i], dtype) for i in self.inputs}
+        inputs = {i: kept(next(saved), self.edge(i), dtype) for i in self.inputs}
         outputs = {0: next(saved)} if self.output else {}
         return eager.replay(self, (program, self.active, inputs, outputs, Tensor), cts)
+
+    def edge(self, i: int) -> Any:
+        """The edge of operand ``i``."""
+        if self.lone is None:
+            return self.next_functions[i]
+        return self.next_functions[0] if i == self.lone else NO_EDGE
+
+
+def _of_one(apply: Callable[..., tuple[Any, ...]], lone: int) -> Callable[..., tuple[Any, ...]]:
+    """``apply`` of a node that has one edge, for operand ``lone``."""
+    return lambda self, cts: (apply(self, cts)[lone],)
 
 
 def _apply(back: Any, gives: tuple[Any, ...], count: int) -> Callable[..., tuple[Any, ...]]:
@@ -290,8 +302,10 @@ def _backward(quick: Quick, program: Program, static: Program, kinds: str, activ
         _callable(back, Func(f"{program.func.name}_backward", func.body), [p for p, i in enumerate(pullback.inputs) if kinds[i] == "f"])
     if known is not None:
         return known
+    lone = static.edges[0] if static.edges is not None and len(static.edges) == 1 and len(kinds) > 1 else None  # PyTorch has no edge for the number
+    apply = _apply(back, gives, len(pullback.inputs) + shape[1])
     body = {"__slots__": (), "quick": quick, "kinds": kinds, "active": active, "inputs": pullback.inputs, "output": shape[1], "back": (back,), "gives": gives,
-            "name": static.name, "apply": _apply(back, gives, len(pullback.inputs) + shape[1])}
+            "name": static.name, "lone": lone, "apply": apply if lone is None else _of_one(apply, lone)}
     return type(str(static.name), (QuickNode,), body)
 
 
@@ -415,6 +429,8 @@ def binary(quick: Quick | _Watched, slow: Callable[[Any, Any], Any]) -> Callable
             return None
         if t._requires_grad and (not _flags.restricted or _state.grad) and (form := nodes["tf"][1] if first else nodes["ft"][2]) is not None:
             edge = _one_edge(t)
+            if form[0].lone is not None:
+                return _record(form, (edge,), (t, number) if first else (number, t), data)
             return _record(form, (edge, NO_EDGE), (t, number), data) if first else _record(form, (NO_EDGE, edge), (number, t), data)
         return wrap(data)
 
