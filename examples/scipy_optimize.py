@@ -1,7 +1,13 @@
 """A compiled gradient and Hessian-vector product for scipy.optimize: Rosenbrock's function of 200 variables by a truncated Newton method."""
 
+import sys
+
 import numpy as np
-from scipy.optimize import minimize
+
+try:
+    from scipy.optimize import minimize
+except ImportError:
+    sys.exit("this example needs SciPy: pip install scipy")
 
 import aotgrad as ag
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,10 @@ import aotgrad as ag
 from aotgrad.cli import ir_tools
 from aotgrad.cli.app import main
 from aotgrad_runtime.errors import AotgradAttributeError, AotgradOverflowError
+
+
+def _deviation(x: Any) -> Any:
+    return np.linalg.cond([x[:2], x[1:]])
 
 
 def _filled(x: Any) -> Any:
@@ -33,6 +38,10 @@ def _filled(x: Any) -> Any:
     (lambda: ag.compile(lambda a: a.__ipow__(a, a))(np.ones(3)), "test_messages.*__ipow__.. takes 2"),
     (lambda: ag.compile(lambda x, n: x + n[0])(np.ones(3), Decimal(1)), "test_messages.*argument n is Decimal"),
     (lambda: ag.compile(lambda text: np.sum(text))(b"abc"), "test_messages.*argument text is bytes"),
+    (lambda: ag.grad(_deviation)(np.ones(3)), r"test_messages.py:\d+: in numpy.*: a plain NumPy array .*a list where NumPy"),
+    (lambda: ag.compile(_deviation)(np.ones(3)), r"test_messages.py:\d+: in numpy.*: a traced value"),
+    (lambda: ag.grad(lambda x: statistics.fmean([x]))(1.0), r"test_messages.py:\d+: in statistics.fmean: .*those of math and of SciPy do not"),
+    (lambda: ag.grad(np.sum, np.ones(3)), r"argnums=array.*integers, not ndarray; the arguments go to"), (lambda: ag.jacobian(np.sum, 1.0), "not float"),
     (lambda: ag.compile(_filled)(np.ones(3)), "ag.zeros\\(..., dtype=x.dtype\\)"),
 ])
 def test_they_say_what_helps(call: Any, says: str) -> None:

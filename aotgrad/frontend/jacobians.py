@@ -16,6 +16,7 @@ from .explained import told_of_arguments
 from .leaves import (
     F,
     arguments_of,
+    check_argnums,
     check_callable,
     check_float,
     check_result,
@@ -70,6 +71,7 @@ def jacrev(f: F, argnums: Any = 0) -> F:
            [1., 0.]])
     """
     check_callable(f, "jacrev")
+    check_argnums(argnums)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, nums = arguments_of(f, argnums, args, kwargs)
@@ -118,6 +120,7 @@ def jacfwd(f: F, argnums: Any = 0) -> F:
     array([ 1.,  4., 12.])
     """
     check_callable(f, "jacfwd")
+    check_argnums(argnums)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, nums = arguments_of(f, argnums, args, kwargs)

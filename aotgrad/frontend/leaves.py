@@ -27,7 +27,8 @@ from .sizes import TracedNumber, plain_size
 from .subtrace import is_leaf_array
 from .trace import Trace, Traced, TracedArray, current
 
-__all__ = ["F", "alias", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_callable", "check_depends", "check_float", "differentiable", "dtype_of",
+__all__ = ["F", "alias", "apart", "arguments_of", "as_tensor_like", "borrowed", "check_argnums", "check_callable", "check_depends", "check_float", "differentiable",
+           "dtype_of",
            "flavour_of", "fresh", "inside_transform", "like_name", "match", "name_of", "nested", "place_of", "places", "reaches_leaves", "release", "scalar_output",
            "spared", "state", "tracing_any", "tree_flatten_nones", "twin", "with_aux"]
 
@@ -88,12 +89,17 @@ def _in_places(f: F, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
     return tuple(out), kwargs
 
 
-def _positions(argnums: Any, count: int, kwargs: dict[str, Any]) -> tuple[int, ...]:
-    given = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
-    out: list[int] = []
-    for i in given:
+def check_argnums(argnums: Any) -> None:
+    """Raises ``AotgradTypeError`` for what names no positions, such as the arguments of the function, which belong to the call of what a transform gives."""
+    for i in argnums if isinstance(argnums, (tuple, list)) else (argnums,):
         if isinstance(i, (bool, np.bool_)) or not isinstance(i, (int, np.integer)):
-            raise AotgradTypeError(f"argnums={argnums!r}: positions of arguments are integers, not {type(i).__name__}")
+            raise AotgradTypeError(f"argnums={argnums!r:.60}: positions of arguments are integers, not {type(i).__name__}; the arguments go to "
+                                 "what it gives: ag.grad(f)(x)")
+
+
+def _positions(argnums: Any, count: int, kwargs: dict[str, Any]) -> tuple[int, ...]:
+    out: list[int] = []
+    for i in argnums if isinstance(argnums, (tuple, list)) else (argnums,):
         if not -count <= i < count:
             rest = f" and the keyword(s) {', '.join(kwargs)}, which have no position" if kwargs else ""
             raise AotgradValueError(f"argnums={argnums!r}: the function was called with {count} positional argument(s){rest}")

@@ -367,7 +367,7 @@ def _left(x: Traced) -> AotgradTypeError | None:
 
 def _no_data(self: Any) -> Any:
     raise recording.refuse(_left(self) or AotgradTypeError(
-        f"{user_loc()}: a traced value has no numbers yet: it cannot become a Python number. Functions of math and of SciPy cannot take it: use NumPy's or "
+        f"{recording.user_line()}: a traced value has no numbers yet: it cannot become a Python number. Functions of math and of SciPy cannot take it: use NumPy's or "
         "ag's (np.sqrt, ag.logsumexp, ag.erf). Use np.where, ag.where or ag.cond for branches, ag.scan and ag.fori_loop for loops; name in static= an argument "
         "whose number decides; to look at numbers, ag.debug_print. To store it in a NumPy array (z[i] = v), make the array with z = np.zeros_like(x), "
         "np.zeros_like(x, shape=(n,)) or ag.zeros(..., dtype=x.dtype), or write z = x.at[i].set(v)"))
@@ -472,9 +472,9 @@ class Traced:
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise _left(self) or AotgradTypeError(
-            f"{user_loc()}: a traced value has no numbers yet, so NumPy cannot make an array of it (storing into an array, np.float64, a function of SciPy, a "
-            "constructor imported by its own name). Call np.array, np.asarray and np.full as np.NAME, build arrays of lists with np.array([a, b]) or np.stack, and write "
-            "into y = np.zeros_like(x) or np.zeros_like(x, shape=(n,)). At computed places read an array of NumPy's with "
+            f"{recording.user_line()}: a traced value has no numbers yet, so NumPy cannot make an array of it (storing into an array, np.float64, a function of SciPy, a "
+            "list where NumPy wants an array, a constructor imported by its own name). Call np.array, np.asarray and np.full as np.NAME, build arrays of lists with "
+            "np.array([a, b]) or np.stack, and write into y = np.zeros_like(x) or np.zeros_like(x, shape=(n,)). At computed places read an array of NumPy's with "
             "np.take(table, i). In place of SciPy's functions use ag's (ag.logsumexp, ag.softmax, ag.erf)")
 
     def __round__(self, digits: int | None = None) -> Any:

@@ -26,6 +26,7 @@ from .leaves import (
     arguments_of,
     as_tensor_like,
     borrowed,
+    check_argnums,
     check_callable,
     check_depends,
     check_float,
@@ -161,6 +162,7 @@ def value_and_grad(f: F, argnums: Any = 0, has_aux: bool = False) -> F:
     (np.float64(5.0), array([2., 4.]))
     """
     check_callable(f, "value_and_grad")
+    check_argnums(argnums)
 
     def both(*args: Any, **kwargs: Any) -> Any:
         args, kwargs, nums = arguments_of(f, argnums, args, kwargs)

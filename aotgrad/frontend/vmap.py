@@ -32,7 +32,14 @@ from .trace import Traced, current, unrecorded, user_loc
 __all__ = ["dims_for", "leaf_names", "vmap"]
 
 _RANDOMNESS = ("error", "different", "same")
-_NOT_GIVEN: Any = object()
+
+
+class _NotGiven:
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+_NOT_GIVEN: Any = _NotGiven()
 
 
 @told_of_arguments

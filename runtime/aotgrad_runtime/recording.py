@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import traceback
@@ -95,16 +96,30 @@ def _user_frames() -> traceback.StackSummary:
     return traceback.StackSummary.extract(reversed(frames), lookup_lines=False)
 
 
+_LIBRARIES: Final = ("numpy", "scipy")
+_STANDARD: Final = os.path.dirname(os.__file__) + os.sep
+
+
+def _not_users(frame: Any) -> bool:
+    file = frame.f_code.co_filename
+    return (frame.f_globals.get("__name__", "").partition(".")[0] in (*_OURS, *_LIBRARIES)
+            or file.startswith(_STANDARD) and f"-packages{os.sep}" not in file)
+
+
 def _user_frame(frame: Any) -> Any:
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (*_OURS, "numpy"):
+    while frame is not None and _not_users(frame):
         frame = frame.f_back
     return frame
 
 
 def user_line() -> str:
-    """The innermost line of the user's program, for a message."""
-    frame = _user_frame(sys._getframe(1))
-    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    """The innermost line of the user's program, for a message, and the function of a library (in Python) that was called there."""
+    frame, called = sys._getframe(1), ""
+    while frame is not None and _not_users(frame):
+        name = frame.f_globals.get("__name__", "")
+        called = "" if name.partition(".")[0] in _OURS else f": in {name}.{frame.f_code.co_name}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}{called}"
 
 
 def refuse(error: AotgradTypeError) -> AotgradTypeError:

@@ -631,8 +631,8 @@ class ArrayTensor(Tensor):
         if self._followed:
             raise recording.refuse(AotgradTypeError(
                 f"{recording.user_line()}: {what} would take the numbers of a value that is being differentiated, and its derivative would be lost. Stay with the value: "
-                "ag and NumPy functions take it; build arrays with np.array([a, b]), write into y = np.zeros_like(x) with y[i] = v. To look at the numbers, or to treat "
-                "them as constants, use x.detach()"))
+                "ag and NumPy functions take it, those of math and of SciPy do not (np.sin, ag.logsumexp, ag.erf); build arrays with np.array([a, b]), "
+                "write into y = np.zeros_like(x) with y[i] = v. To look at the numbers, or to treat them as constants, use x.detach()"))
 
     def _plain(self, what: str) -> Array:
         self._leave(what)
@@ -660,10 +660,10 @@ class ArrayTensor(Tensor):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if self._followed:
             raise AotgradTypeError(
-                f"{recording.user_line()}: a plain NumPy array (storing into an array, np.float64, a function of SciPy, a constructor imported by its own name) would "
-                "take the numbers of a value that is being differentiated, and its derivative would be lost. Call np.array, np.asarray and np.full as np.NAME, build "
-                "arrays of lists with np.array([a, b]) or np.stack, write into y = np.zeros_like(x) or np.zeros_like(x, shape=(n,)) with y[i] = v; to treat the numbers "
-                "as constants, use x.detach()")
+                f"{recording.user_line()}: a plain NumPy array (storing into an array, np.float64, a function of SciPy, a list where NumPy wants an array, a "
+                "constructor imported by its own name) would take the numbers of a value that is being differentiated, and its derivative would be lost. Call "
+                "np.array, np.asarray and np.full as np.NAME, build arrays of lists with np.array([a, b]) or np.stack, write into y = np.zeros_like(x) or "
+                "np.zeros_like(x, shape=(n,)) with y[i] = v; to treat the numbers as constants, use x.detach()")
         return super().__array__(dtype, copy)
 
     def __round__(self, digits: int | None = None) -> Any:
