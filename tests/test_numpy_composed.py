@@ -119,6 +119,16 @@ def test_one_program_for_all_sizes() -> None:
     (lambda x: np.cov(x, aweights=x.reshape(2, 3)), "aweights has 2 dims"),
     (lambda x: np.digitize(x, x), "searchsorted"), (lambda x: np.digitize(x, [0, 2, 1]), "up or down"),
     (lambda x: np.piecewise(x, [x > 0], [1, 2, 3]), "1 or 2 functions"),
+    (lambda x: np.piecewise(x.reshape(2, 3), [x[:3] > 0], [1, 2]), r"shape \(3,\)"), (lambda x: np.vander(x, -1), "N is -1"),
+    (lambda x: np.cov(x, ddof=0.5), "ddof=0.5"),
+    (lambda x: np.cov(x, aweights=[1, 1, -1, 1, 1, 1]), "aweights holds"), (lambda x: np.cov(x, fweights=[1, 1, 0.5, 1, 1, 1]), "fweights count"),
+    (lambda x: np.gradient(x.reshape(2, 3), axis=(0, -2)), "twice"), (lambda x: np.delete(x, 7), "np.delete: index 7"),
+    (lambda x: np.delete(x, 1.5), "np.delete: arrays"),
+    (lambda x: np.delete(x, [True, False]), "np.delete: boolean"), (lambda x: np.delete(x, 0, 1), "axis 1 is not one of 1"),
+    (lambda x: np.insert(x, 9, 1.0), "np.insert: index 9"),
+    (lambda x: np.insert(x, 1.5, 1.0), "np.insert: slice"), (lambda x: np.insert(x.reshape(2, 3), 0, np.ones(4), 0), "np.insert: "),
+    (lambda x: np.insert(x, 0, 1.0, 2), "axis 2"),
+    (lambda x: np.insert(x.reshape(2, 3), [0, 1], np.ones((3, 3)), 0), "np.insert: "),
     (lambda x: np.delete(x, np.argmax(x)), "places"), (lambda x: np.copyto(np.zeros(6), x), "zeros_like"), (lambda x: np.gradient(x, axis=1), "axis 1"),
     (lambda x: np.linspace(x[0], 1, x[1]), "num is a computed value"), (lambda x: np.linspace(x[0], 1, -2), "num is -2"), (lambda x: np.polyder(x, 1.5), "m is float"),
     (lambda x: np.logspace(x[0], 1, base=[2, 3]), "base is an array"), (lambda x: np.polyint(x, 2, x[:3]), "k has 3 constants"),
@@ -146,3 +156,14 @@ def test_narrow_dtypes_and_ends_of_linspace() -> None:
         with np.errstate(invalid="ignore"):
             np.testing.assert_allclose(ends(a, b), np.linspace(a, b, 4), rtol=1e-15)
         assert ends(a, b)[-1] == b
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: np.insert(x, np.array([True, False, True, False, False, True]), 1.0), lambda x: np.insert(x.reshape(2, 3), np.array([True, True]), x[:3], 0),
+    lambda x: np.insert(x.reshape(2, 3), [0, 1, 1], 2.0, 1), lambda x: np.insert(x.reshape(2, 3), slice(0, 2), x[:3], -2),
+    lambda x: np.insert(x.reshape(2, 3), 1, x.reshape(2, 3), 0), lambda x: np.insert(x.reshape(2, 3), [2], x[:2, None], -1), lambda x: np.insert(x, -2, x[:3]),
+])
+def test_places_and_values_of_insert(f: Any) -> None:
+    """Masks, slices, and values that are broadcast."""
+    for run in (f, ag.compile(f), lambda x: ag.jvp(f, (x,), (V,))[0], lambda x: ag.vmap(f)(x[None])[0], lambda x: f(ag.tensor(x))):
+        np.testing.assert_array_equal(run(X), f(X))

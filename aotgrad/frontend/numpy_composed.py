@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotgrad_runtime.errors import AotgradTypeError, AotgradValueError
+from aotgrad_runtime.errors import AotgradError, AotgradIndexError, AotgradTypeError, AotgradValueError
 from aotgrad_runtime.tensor import Tensor
 
 from . import indexing
@@ -48,6 +48,17 @@ def _count(n: Any, name: str, what: str) -> int:
     if number < 0:
         _refuse(name, f"{what} is {number}; it must be 0 or more", AotgradValueError)
     return number
+
+
+def _numpy(name: str, f: Callable[..., Any], *args: Any) -> Any:
+    """What NumPy makes of plain numbers; its errors name the function and the user's line."""
+    try:
+        return f(*args)
+    except AotgradError:
+        raise
+    except (IndexError, TypeError, ValueError) as error:
+        kind = AotgradIndexError if isinstance(error, IndexError) else AotgradTypeError if isinstance(error, TypeError) else AotgradValueError
+        raise kind(f"{user_loc()}: np.{name}: {error}") from None
 
 
 def _vector(x: Any, name: str, what: str) -> Any:
@@ -111,6 +122,8 @@ def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> A
     rank = len(f.shape)
     axes = list(range(rank)) if axis is None else [d % rank if -rank <= d < rank else _refuse("gradient", f"axis {d} is not one of {rank}", AotgradValueError)
                                                    for d in (axis if isinstance(axis, (tuple, list)) else (axis,))]
+    if len(set(axes)) < len(axes):
+        _refuse("gradient", f"axis={axis!r} names one axis twice", AotgradValueError)
     if edge_order not in (1, 2):
         _refuse("gradient", f"edge_order={edge_order!r} is not 1 or 2", AotgradValueError)
     steps = [1.0] * len(axes) if not varargs else list(varargs) * (len(axes) if len(varargs) == 1 else 1)
@@ -186,6 +199,13 @@ def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: A
     if y is not None:
         rows = np.concatenate([rows, _rows(y, rowvar, "cov")])
     rows = rows if dtype is None else rows.astype(dtype)
+    if ddof is not None and int(ddof) != ddof:
+        _refuse("cov", f"ddof={ddof!r} is no whole number", AotgradValueError)
+    for name, w in (("fweights", fweights), ("aweights", aweights)):
+        if w is not None and not isinstance(w, Tensor) and np.any(np.less(w, 0)):
+            _refuse("cov", f"{name} holds numbers below 0", AotgradValueError)
+    if fweights is not None and not isinstance(fweights, Tensor) and np.any(np.not_equal(fweights, np.around(fweights))):
+        _refuse("cov", "fweights count observations, so they are whole numbers; give weights of other kinds as aweights")
     counts, sizes = (None if w is None else _vector(_value(w), "cov", name) for name, w in (("fweights", fweights), ("aweights", aweights)))
     out = covariance(rows, (0 if bias else 1) if ddof is None else ddof, counts, sizes)
     return out.reshape(()) if isinstance(out.shape[0], int) and out.shape[0] == 1 else out
@@ -224,6 +244,7 @@ def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) 
 
 def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
     x = _vector(_value(x), "vander", "x")
+    N = None if N is None else _count(N, "vander", "N")
     if not isinstance(x, Tensor) or x._dtype.kind != "f":
         x = x.astype(np.result_type(x.dtype if not isinstance(x, Tensor) else x._dtype.np, np.int64))
     columns = [np.ones_like(x)]
@@ -240,6 +261,11 @@ def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw:
     masks = list(condlist) if isinstance(condlist, (list, tuple)) and not all(isinstance(c, (bool, np.bool_)) for c in condlist) else [condlist]
     if len(funclist) not in (len(masks), len(masks) + 1):
         _refuse("piecewise", f"with {len(masks)} conditions, {len(masks)} or {len(masks) + 1} functions are needed", AotgradValueError)
+    for mask in (masks if len(x.shape) else ()):
+        shape = np.shape(mask) if not isinstance(mask, Tensor) else mask.shape
+        if len(shape) != len(x.shape) or not all(equal_sizes(n, m) for n, m in zip(shape, x.shape)):
+            _refuse("piecewise", f"a condition has shape {tuple(shape)}, it must have that of x: {tuple(x.shape)}", AotgradValueError)
+
     def part(f: Any) -> Any:
         return f(x, *args, **kw) if callable(f) else f
 
@@ -251,36 +277,40 @@ def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw:
     return out
 
 
-def _whole(x: Any, axis: Any) -> tuple[Any, int]:
+def _whole(x: Any, axis: Any, name: str) -> tuple[Any, int]:
     x = _value(x)
-    return (x.reshape(-1), 0) if axis is None else (x, int(axis))
+    rank = len(x.shape)
+    if axis is None:
+        return x.reshape(-1), 0
+    if not hasattr(axis, "__index__") or not -rank <= axis < rank:
+        _refuse(name, f"axis {axis!r} is not one of {rank}", AotgradIndexError)
+    return x, int(axis) % rank
 
 
 def _delete(arr: Any, obj: Any, axis: Any = None) -> Any:
     if isinstance(obj, Tensor):
         _refuse("delete", "places that are computed decide the size of the result; give numbers")
-    x, axis = _whole(arr, axis)
-    return np.take(x, np.delete(np.arange(int(x.shape[axis])), obj), axis)
+    x, axis = _whole(arr, axis, "delete")
+    return np.take(x, _numpy("delete", np.delete, np.arange(int(x.shape[axis])), obj), axis)
 
 
 def _insert(arr: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     if isinstance(obj, Tensor):
         _refuse("insert", "places that are computed are not available; give numbers")
-    x, axis = _whole(arr, axis)
-    values = _value(values)
-    if len(x.shape) > 1:
-        one = np.ndim(obj) == 0 and not isinstance(obj, slice)
-        values = np.broadcast_to(values, tuple(n for d, n in enumerate(x.shape) if d != axis % len(x.shape))) if one else values
-        values = np.expand_dims(values, axis) if one else values
-        if len(values.shape) != len(x.shape):
-            _refuse("insert", f"values for {np.size(obj)} places must have {len(x.shape)} dims", AotgradValueError)
+    x, axis = _whole(arr, axis, "insert")
+    values, n, rank = _value(values), int(x.shape[axis]), len(x.shape)
+    one = np.ndim(obj) == 0 and not isinstance(obj, slice)
+    count = 1 if one else np.arange(n)[obj].size if isinstance(obj, slice) else int(np.sum(obj)) if np.asarray(obj).dtype.kind == "b" else np.size(obj)
+    if rank > 1:
+        if one and len(values.shape) < rank:  # the values of one place have no dim for it
+            values = np.expand_dims(_numpy("insert", np.broadcast_to, values, tuple(m for d, m in enumerate(x.shape) if d != axis)), axis)
+        values = _numpy("insert", np.broadcast_to, values, (*x.shape[:axis], values.shape[axis] if one else count, *x.shape[axis + 1:]))
     else:
         values = values.reshape(-1)
-        count = np.arange(int(x.shape[0]))[obj].size if isinstance(obj, slice) else np.size(obj)
         values = np.broadcast_to(values, (count,)) if isinstance(values.shape[0], int) and values.shape[0] == 1 else values
-    n, k = int(x.shape[axis]), int(values.shape[axis])
-    order = np.insert(np.arange(n), obj, n + np.arange(k))
-    return np.take(np.concatenate([x, values.astype(x.dtype)], axis), order, axis)
+    values = values.astype(x._dtype.np if isinstance(x, Tensor) else x.dtype)
+    order = _numpy("insert", np.insert, np.arange(n), obj, n + np.arange(int(values.shape[axis])))
+    return np.take(np.concatenate([x, values], axis), order, axis)
 
 
 def _copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) -> None:
