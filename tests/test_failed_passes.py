@@ -183,3 +183,13 @@ def test_a_write_that_fails_changes_nothing(name: str) -> None:
     assert y.tolist() == view.tolist() == [2.0, 4.0] and y._version == view._version == s._version == 0 and s.grad is None
     assert y.grad_fn.name() == "MulBackward0" and ag.autograd.grad((y * view).sum(), x)[0].tolist() == [8.0, 16.0]
     assert all(error[0] == "error" and {*error[1]} <= {*found[0][1]} for error in found), found
+
+
+def test_a_trace_that_fails_beside_a_namespace() -> None:
+    """Names that a function reaches through a dict, Python's own among them, are there afterwards; what it changed is as before."""
+    names: dict[str, object] = {"ag": ag, "seen": []}
+    names["names"] = names
+    exec("def f(x):\n    names['seen'].append(1)\n    return x[x > 0] * len(names['seen'])", names)
+    with pytest.raises(IndexError, match="how many elements"):
+        ag.compile(names["f"])(ag.ones(3))
+    assert names["seen"] == [] and names["f"](ag.ones(2)).tolist() == [1.0, 1.0]

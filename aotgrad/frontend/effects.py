@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import operator
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +63,9 @@ def _plain_sizes(x: Any, trace: Trace) -> Any:
 
 
 def _refill(held: Any, kept: Any) -> None:
+    """What is as it was stays untouched: the names of a module may be among it, and those of Python, which nothing can do without."""
+    if len(held) == len(kept) and all(map(operator.is_, held, kept)) and (not isinstance(held, dict) or all(map(operator.is_, held.values(), kept.values()))):
+        return
     held.clear()
     (held.extend if isinstance(held, (list, deque)) else held.update)(kept)
 
