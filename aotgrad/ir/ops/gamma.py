@@ -228,11 +228,11 @@ def _polygamma(x: float, n: int) -> float:
         return math.nan
     if x < 0:
         c = 1 / math.tan(math.pi * (x - math.floor(x + 0.5)))
-        return -math.pi ** (n + 1) * sum(v * c**i for i, v in enumerate(_cotangents(n))) + (-1) ** n * _polygamma(1 - x, n)
+        return -math.pi ** (n + 1) * sum(v * c**i for i, v in enumerate(_cotangents(n))) + (-1.0) ** n * _polygamma(1 - x, n)
     m = x + 20 + n
     total = math.fsum(1 / (x + i) ** (n + 1) for i in range(20 + n))
     total += 1 / (n * m**n) + 0.5 / m ** (n + 1) + sum(c / m ** (n + 2 * j) for j, c in enumerate(_tail(n), 1))
-    return (-1) ** (n + 1) * math.factorial(n) * total
+    return (-1.0) ** (n + 1) * math.factorial(n) * total
 
 
 def _polygamma_ref(x: Any, n: int) -> Any:
