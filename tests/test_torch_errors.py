@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import aotgrad as ag
@@ -345,3 +346,16 @@ def test_who_asks_for_the_gradient_of_an_intermediate_is_warned():
         (y + kept).sum().backward()
         assert kept.grad.tolist() == [1.0, 1.0]
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("line", ["m.lerp(a, b, 0.5)", "a.lerp(b, 0.5)", "a.clone().lerp_(b, 0.5)", "m.lerp(a, a, b)", "m.lerp(a, i, 0.5)", "m.lerp(i, i, 0.5)",
+                                  "F.prelu(i, a[:1])", "F.prelu(i, i[:1])", "F.prelu(a, b[:1])", "F.prelu(b, a[:1])"])
+def test_what_is_not_promoted(line):
+    def run(m, wrap):
+        a, b, i = m.tensor([0.5, 0.25]), m.tensor([0.5, 0.25], dtype=m.float64), m.tensor([1, 2])
+        return wrap(lambda a, b, i: eval(line, {"m": m, "F": m.nn.functional, "a": a, "b": b, "i": i}))(a, b, i)
+
+    for m, wrap in ((torch, lambda f: f), (ag, lambda f: f), (ag, ag.compile)):
+        with pytest.raises(RuntimeError):
+            run(m, wrap)
+    assert ag.lerp(np.float32([0.5]), np.float64([1.5]), 0.5).tolist() == [1.0]  # NumPy's arrays keep NumPy's rule

@@ -30,7 +30,7 @@ m.nansum(x + hole) | m.nanmean(x + hole, -1) | x.nansum(1, True) | m.isin(x, m.t
 m.logit(m.sigmoid(x)) | m.logit(x, eps=0.1) | m.isposinf(1 / x) | m.isneginf(1 / x) | m.signbit(-x) | m.fill(x, 3) | m.logspace(0, 2, 5)
 m.logspace(-1, 1, 4, base=2) | m.tril_indices(3, 4) | m.triu_indices(3, 3, -1) | m.index_fill(x, 1, m.tensor([0, 2]), 5.0)
 m.index_copy(x, 0, m.tensor([1, 0]), y) | x.take(m.tensor([[0, 5], [-1, 2]])) | m.argwhere(x) | m.aminmax(x) | m.aminmax(x, dim=1, keepdim=True)
-x.unfold(1, 2, 1).contiguous() | x.unfold(-1, 3, 1).contiguous() | x.prelu(m.tensor([0.5, 0.25, 2.0])) | x.hardshrink(1.5) | x.isclose(y) | x.allclose(y)
+x.unfold(1, 2, 1).contiguous() | x.unfold(-1, 3, 1).contiguous() | x.hardshrink(1.5) | x.isclose(y) | x.allclose(y)
 x.equal(y) | m.scalar_tensor(2) | m.sort(x + y / 8) | m.sort(x * 8 + y, 1, descending=True) | m.argsort(x * 8 + y, 0) | m.msort(x * 8 + y)
 m.topk(x * 8 + y, 2) | (x * 8 + y).topk(1, 1, largest=False) | m.median((x * 8 + y)[0, 0]) | m.median(x * 8 + y, 1) | m.kthvalue(x * 8 + y, 2, 0, True)
 m.median(x + hole, 1) | m.unique(x.detach()) | m.unique(x.detach(), return_inverse=True) | m.unique(x[:, 0].detach(), dim=0, return_counts=True)
@@ -38,6 +38,7 @@ m.bincount(m.tensor([1, 1, 3]), m.tensor([0.5, 1.0, 2.0])) | m.searchsorted(m.te
 m.histc(x.detach(), 4) | m.histc(x.detach(), 5, -2, 2) | m.result_type(x, 2) | m.result_type(m.tensor(1), m.tensor(2.0)) | m.can_cast(m.float32, m.int8)
 m.promote_types(m.int8, m.uint8) | m.broadcast_shapes((2, 1), (3,)) | m.normal(x, 0.0).detach() | m.normal(2.0, m.zeros(3)) | m.bernoulli(m.tensor([0.0, 1.0]))
 m.multinomial(m.tensor([[0.0, 2.0], [1.0, 0.0]]), 1) | m.randint(high=1, size=(2,)) | m.randint(low=3, high=4, size=(2,))
+x.prelu(m.tensor([0.5, 0.25, 2.0]).to(x.dtype))
 m.embedding(x[0], m.tensor([[2, 0], [1, 1]])) | m.embedding(x[0], m.tensor([2, 0]), 2) | m.dropout(x, 0.5, False) | m.dropout(x, 0.0, True)
 """
 

@@ -230,8 +230,10 @@ def _common(op: opdef.OpDef, mode: str, b: FrontBuilder, operands: Sequence[Oper
     if mode == "into":  # what is written takes the dtype of the first, and must fit
         dtype = kinds[0].dtype
         return [o.plain(b) if i == 0 or not o.kind.weak else _written(b, o, dtype) for i, o in enumerate(operands)]
-    if b.torch and mode == "product":
+    if b.torch and mode in ("product", "alike"):
         _same_dtype(op, operands)
+        if mode == "alike" and kinds[0].dtype.kind in "biu":
+            raise AotgradNotImplementedError(f"{op.name}: not implemented for {kinds[0].dtype.name} tensors; convert them first (x.float())")
     if b.torch and mode == "minus" and any(k.dtype is dtypes.bool_ for k in kinds):
         raise AotgradDTypeError("Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use the `~` or `logical_not()` "
                                 "operator instead; of numbers write x.to(ag.int64) - y")
@@ -443,7 +445,7 @@ def unforeseen(error: BaseException) -> bool:
 
 def _beyond_half(mode: str, operands: Sequence[Operand]) -> bool:
     """Whether a number meets float16 tensors that their dtype cannot hold: such an op computes in float32, as torch's do."""
-    if mode not in ("arith", "number", "float") or not any(o.kind.dtype is dtypes.float16 for o in operands):
+    if mode not in ("alike", "arith", "number", "float") or not any(o.kind.dtype is dtypes.float16 for o in operands):
         return False
     if promote([o.kind for o in operands], True) is not dtypes.float16:
         return False

@@ -16,6 +16,7 @@ from aotgrad_runtime.errors import (
     AotgradArgumentError,
     AotgradDTypeError,
     AotgradIndexError,
+    AotgradNotImplementedError,
     AotgradOverflowError,
     AotgradRangeError,
     AotgradRuntimeError,
@@ -396,7 +397,12 @@ def hardshrink(input: Any, lambd: float = 0.5) -> Any:
 
 
 def prelu(input: Any, weight: Any) -> Any:
-    """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1)."""
+    """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1). Tensors are floats of one dtype, other ones raise ``RuntimeError``."""
+    if isinstance(input, Tensor) and isinstance(weight, Tensor) and not isinstance(input, ArrayTensor):
+        if input._dtype is not weight._dtype:
+            raise AotgradDTypeError(f"{user_loc()}: prelu: Type promoting not supported. Got {input._dtype.name} and {weight._dtype.name}; convert one with .to()")
+        if not input._dtype.is_differentiable:
+            raise AotgradNotImplementedError(f"{user_loc()}: prelu: not implemented for {input._dtype.name} tensors; convert them first (x.float())")
     if len(weight.shape) and weight.shape[0] != 1:
         if len(input.shape) < 2 or input.shape[1] != weight.shape[0]:
             raise AotgradArgumentError(f"prelu: {weight.shape[0]} slopes in weight do not fit an input of shape {list(input.shape)}; give one, or one per channel")

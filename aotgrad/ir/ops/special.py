@@ -166,7 +166,7 @@ _elementwise("isclose", "Whether |x - y| <= atol + rtol * |y|.", ("x", "y"), _is
                    lambda b, x, y, rtol=1e-5, atol=1e-8, equal_nan=False: b.isclose(x, y, rtol=float(rtol), atol=float(atol), equal_nan=bool(equal_nan)), "float",
                    ("isclose",), method=True), {"rtol": 1e-5, "atol": 1e-8, "equal_nan": False}, bool_)
 _elementwise("lerp", "x + weight * (y - x).", ("x", "y", "w"), lambda b, x, y, w: b.add(x, b.mul(w, b.sub(y, x))), float_samples(operands=3),
-             Front("lerp(input, end, weight)", promote="arith", inplace=True))
+             Front("lerp(input, end, weight)", promote="alike", inplace=True))
 
 
 def _scale(b: Any, x: Any, by: Any) -> Any:
