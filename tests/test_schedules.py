@@ -21,6 +21,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cosine": ("CosineAnnealingLR", {"T_max": 7, "eta_min": 0.01}), "restarts": ("CosineAnnealingWarmRestarts", {"T_0": 3, "T_mult": 2}),
     "one cycle": ("OneCycleLR", {"max_lr": 1.0, "total_steps": 26}),
     "three phases": ("OneCycleLR", {"max_lr": [1.0], "epochs": 5, "steps_per_epoch": 6, "three_phase": True, "anneal_strategy": "linear"}),
+    "cyclic": ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.7, "step_size_up": 4}),
+    "cyclic, halved": ("CyclicLR", {"base_lr": [0.1], "max_lr": 0.7, "step_size_up": 3, "step_size_down": 5, "mode": "triangular2", "cycle_momentum": False}),
+    "cyclic, powers": ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.7, "step_size_up": 3, "mode": "exp_range", "gamma": 0.9, "base_momentum": 0.5}),
+    "cyclic, own": ("CyclicLR", {"base_lr": 0.1, "max_lr": 0.7, "step_size_up": 3, "scale_fn": lambda k: 1 / (k + 1), "scale_mode": "iterations"}),
     "plateau": ("ReduceLROnPlateau", {"patience": 1, "cooldown": 1, "threshold": 0.01}),
     "plateau of more": ("ReduceLROnPlateau", {"mode": "max", "factor": 0.5, "patience": 1, "threshold_mode": "abs", "min_lr": 0.2}),
 }
@@ -55,6 +59,34 @@ def test_schedules_beside_torch(case: str) -> None:
     assert found == rates(ag, case, resume=True) and len(set(found)) > 2
     for m in modules()[1:]:
         assert found == rates(m, case)
+
+
+def chained(m: Any) -> Any:
+    s = m.optim.lr_scheduler
+    opt = m.optim.Adam([m.ones(1, requires_grad=True)], lr=0.5)
+    parts = [s.ConstantLR(opt, 0.1, 2), s.ExponentialLR(opt, 0.9), s.CyclicLR(opt, 0.1, 0.5, 2)]
+    schedule, out = s.ChainedScheduler(parts, optimizer=opt), []
+    for k in range(6):
+        opt.step()
+        schedule.step()
+        out += [*schedule.get_last_lr(), opt.param_groups[0]["betas"][0]]
+        if k == 2:
+            kept = copy.deepcopy(schedule.state_dict())
+            schedule.load_state_dict(kept)
+    return out, len(kept["_schedulers"])
+
+
+def test_chained() -> None:
+    assert same(chained)[0] != "error"
+
+
+@pytest.mark.parametrize("make", [lambda m, o, s: s.ChainedScheduler([]), lambda m, o, s: s.CyclicLR(o, 0.1, 1.0, mode="nosuch"),
+                                  lambda m, o, s: s.CyclicLR(m.optim.SGD([m.ones(1)], lr=0.1), [0.1, 0.2], 1.0),
+                                  lambda m, o, s: s.CyclicLR(m.optim.Adagrad([m.ones(1)]), 0.1, 1.0),
+                                  lambda m, o, s: s.ChainedScheduler([s.StepLR(o, 2), s.StepLR(m.optim.SGD([m.ones(1)], lr=0.1), 2)]),
+                                  lambda m, o, s: s.ChainedScheduler([s.ReduceLROnPlateau(o)])])
+def test_cycles_and_chains_refused(make: Any) -> None:
+    assert same(lambda m: make(m, m.optim.SGD([m.ones(1)], lr=0.1, momentum=0.9), m.optim.lr_scheduler))[0] == "error"
 
 
 def test_by_their_formulas() -> None:

@@ -7,7 +7,7 @@ import math
 import warnings
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aotgrad.frontend.boundary import guard as _guard
@@ -18,8 +18,8 @@ from aotgrad_runtime.tensor import Tensor
 
 from .optimizer import Optimizer
 
-__all__ = ["ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR",
-           "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]
+__all__ = ["ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR",
+           "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR"]
 
 
 def _outside(what: str) -> None:
@@ -306,6 +306,34 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self._last_lr = self._rates()
 
 
+def _begin_momentum(beta: bool, groups: Sequence[Any], low: Any, high: Any, last_epoch: int) -> None:
+    if not beta and "momentum" not in groups[0]:
+        raise AotgradValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
+    if last_epoch == -1:
+        for group, a, b in zip(groups, OneCycleLR._each(low, groups, "base_momentum"), OneCycleLR._each(high, groups, "max_momentum")):
+            group.update(base_momentum=a, max_momentum=b)
+            _set_momentum(beta, group, b)
+
+
+def _set_momentum(beta: bool, group: dict[str, Any], value: float) -> None:
+    if beta:
+        group["betas"] = (value, *group["betas"][1:])
+    else:
+        group["momentum"] = value
+
+
+def _state_of_several(self: Any) -> dict[str, Any]:
+    """What is kept, with that of the schedules."""
+    return {**{k: v for k, v in self.__dict__.items() if k not in ("optimizer", "_schedulers")}, "_schedulers": [s.state_dict() for s in self._schedulers]}
+
+
+def _load_several(self: Any, state_dict: dict[str, Any]) -> None:
+    """Takes over what ``state_dict`` gave."""
+    self.__dict__.update({k: v for k, v in state_dict.items() if k != "_schedulers"})
+    for scheduler, kept in zip(self._schedulers, state_dict["_schedulers"]):
+        scheduler.load_state_dict(kept)
+
+
 class OneCycleLR(LRScheduler):
     """From ``max_lr / div_factor`` up to ``max_lr`` in the first ``pct_start`` of all steps, and down to ``initial / final_div_factor`` (``three_phase``: down to the
     initial rate first). ``total_steps``, or ``epochs`` and ``steps_per_epoch``. With ``cycle_momentum`` the momentum (or the first beta) goes the other way."""
@@ -341,7 +369,7 @@ class OneCycleLR(LRScheduler):
                 _set(group, initial)
         self.use_beta1 = "betas" in optimizer.defaults
         if cycle_momentum:
-            self._begin_momentum(groups, base_momentum, max_momentum, last_epoch)
+            _begin_momentum(self.use_beta1, groups, base_momentum, max_momentum, last_epoch)
         super().__init__(optimizer, last_epoch)
 
     @staticmethod
@@ -351,20 +379,6 @@ class OneCycleLR(LRScheduler):
                 raise AotgradValueError(f"expected {len(groups)} values for {name}, got {len(given)}")
             return list(given)
         return [given] * len(groups)
-
-    def _begin_momentum(self, groups: Sequence[Any], low: Any, high: Any, last_epoch: int) -> None:
-        if not self.use_beta1 and "momentum" not in groups[0]:
-            raise AotgradValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
-        if last_epoch == -1:
-            for group, a, b in zip(groups, self._each(low, groups, "base_momentum"), self._each(high, groups, "max_momentum")):
-                group.update(base_momentum=a, max_momentum=b)
-                self._set_momentum(group, b)
-
-    def _set_momentum(self, group: dict[str, Any], value: float) -> None:
-        if self.use_beta1:
-            group["betas"] = (value, *group["betas"][1:])
-        else:
-            group["momentum"] = value
 
     def _between(self, start: float, end: float, share: float) -> float:
         if self._anneal_func_type == "cos":
@@ -384,10 +398,87 @@ class OneCycleLR(LRScheduler):
                     share = (at - before) / (end - before)
                     rates.append(self._between(group[names[0]], group[names[1]], share))
                     if self.cycle_momentum:
-                        self._set_momentum(group, self._between(group[names[2]], group[names[3]], share))
+                        _set_momentum(self.use_beta1, group, self._between(group[names[2]], group[names[3]], share))
                     break
                 before = end
         return rates
+
+
+_SCALES: dict[str, tuple[Callable[[float, float], float], str]] = {
+    "triangular": (lambda x, gamma: 1.0, "cycle"), "triangular2": (lambda x, gamma: 1 / (2.0 ** (x - 1)), "cycle"),
+    "exp_range": (lambda x, gamma: gamma ** x, "iterations")}
+
+
+class CyclicLR(LRScheduler):
+    """Up from ``base_lr`` to ``max_lr`` in ``step_size_up`` steps and down again in ``step_size_down``, over and over. ``mode``: "triangular", "triangular2" (every cycle
+    half as high), "exp_range" (times ``gamma ** step``), or ``scale_fn`` of the cycle or of the step, as ``scale_mode`` says "cycle" or "iterations". With
+    ``cycle_momentum`` the momentum (or the first beta) goes the other way. A ``scale_fn`` is no part of ``state_dict``."""
+
+    def __init__(self, optimizer: Optimizer, base_lr: float | Sequence[float], max_lr: float | Sequence[float], step_size_up: int = 2000,
+                 step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0, scale_fn: Callable[[float], float] | None = None,
+                 scale_mode: str = "cycle", cycle_momentum: bool = True, base_momentum: float | Sequence[float] = 0.8, max_momentum: float | Sequence[float] = 0.9,
+                 last_epoch: int = -1) -> None:
+        groups = _optimizer(optimizer, "CyclicLR").param_groups
+        low = OneCycleLR._each(base_lr, groups, "base_lr")
+        if mode not in _SCALES and scale_fn is None:
+            raise AotgradValueError("mode is invalid and scale_fn is None")
+        if last_epoch == -1:
+            for group, rate in zip(groups, low):
+                _set(group, rate)
+        self.max_lrs = OneCycleLR._each(max_lr, groups, "max_lr")
+        down = float(step_size_up if step_size_down is None else step_size_down)
+        self.total_size = float(step_size_up) + down
+        self.step_ratio = float(step_size_up) / self.total_size
+        self.mode, self.gamma, self.scale_fn = mode, gamma, scale_fn
+        self.scale_mode = scale_mode if scale_fn is not None else _SCALES[mode][1]
+        self.cycle_momentum, self.use_beta1 = cycle_momentum, "betas" in optimizer.defaults
+        if cycle_momentum:
+            _begin_momentum(self.use_beta1, groups, base_momentum, max_momentum, last_epoch)
+        super().__init__(optimizer, last_epoch)
+        self.base_lrs = low
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that is kept but the optimizer and ``scale_fn``."""
+        return {k: v for k, v in super().state_dict().items() if k != "scale_fn"}
+
+    def get_lr(self) -> list[Any]:
+        """See ``LRScheduler.get_lr``."""
+        cycle = math.floor(1 + self.last_epoch / self.total_size)
+        x = 1.0 + self.last_epoch / self.total_size - cycle
+        height = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
+        at = cycle if self.scale_mode == "cycle" else self.last_epoch
+        scale = self.scale_fn(at) if self.scale_fn is not None else _SCALES[self.mode][0](at, self.gamma)
+        if self.cycle_momentum:
+            for group in self.optimizer.param_groups:
+                _set_momentum(self.use_beta1, group, group["max_momentum"] - (group["max_momentum"] - group["base_momentum"]) * height * scale)
+        return [low + (high - low) * height * scale for low, high in zip(self.base_lrs, self.max_lrs)]
+
+
+class ChainedScheduler(LRScheduler):
+    """Several schedules of one optimizer at once: each ``step`` is one of all, in order."""
+
+    def __init__(self, schedulers: Sequence[Any], optimizer: Optimizer | None = None) -> None:
+        if len(schedulers) < 1:
+            raise AotgradValueError("ChainedScheduler expects at least one scheduler to be chained, but got no scheduler.")
+        self.optimizer = _optimizer(schedulers[0].optimizer if optimizer is None else optimizer, "ChainedScheduler")
+        for i, scheduler in enumerate(schedulers):
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise AotgradValueError(f"ChainedScheduler: schedulers[{i}] is a ReduceLROnPlateau, whose step takes a measure; call it by itself")
+            if scheduler.optimizer is not self.optimizer:
+                raise AotgradValueError(f"ChainedScheduler: schedulers[{i}] is of another optimizer")
+        self._schedulers = list(schedulers)
+        self._last_lr = self._rates()
+
+    def step(self, epoch: int | None = None) -> None:
+        """Goes on by an epoch. Raises ``AotgradTypeError`` for an epoch to go to."""
+        _outside("ChainedScheduler")
+        if epoch is not None:
+            raise AotgradTypeError("ChainedScheduler.step() takes no epoch: all its schedules go on by one")
+        for scheduler in self._schedulers:
+            scheduler.step()
+        self._last_lr = self._rates()
+
+    state_dict, load_state_dict = _state_of_several, _load_several
 
 
 class SequentialLR(LRScheduler):
@@ -425,15 +516,7 @@ class SequentialLR(LRScheduler):
             scheduler.step()
         self._last_lr = scheduler.get_last_lr()
 
-    def state_dict(self) -> dict[str, Any]:
-        """What is kept, with that of the schedules."""
-        return {**{k: v for k, v in self.__dict__.items() if k not in ("optimizer", "_schedulers")}, "_schedulers": [s.state_dict() for s in self._schedulers]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what ``state_dict`` gave."""
-        self.__dict__.update({k: v for k, v in state_dict.items() if k != "_schedulers"})
-        for scheduler, kept in zip(self._schedulers, state_dict["_schedulers"]):
-            scheduler.load_state_dict(kept)
+    state_dict, load_state_dict = _state_of_several, _load_several
 
 
 class ReduceLROnPlateau(LRScheduler):
