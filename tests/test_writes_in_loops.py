@@ -325,6 +325,55 @@ def test_loops_of_examples_side_by_side(name: str) -> None:
     np.testing.assert_allclose(ag.compile(ag.vmap(f))(ps), np.stack([eager(f, p) for p in ps]), rtol=1e-12)
 
 
+def lifted(c: Any, i: Any) -> Any:
+    return ag.cond(c[0, 0] > 0.5, lambda d: d.at[0].set(ag.sin(d[i])).at[1, i].add(d[0, i]), lambda d: d.at[2:4].add(d[1] * 0.1), c)
+
+
+def columns(c: Any, i: Any) -> Any:
+    return ag.cond(c[i, 0] > 0.5, lambda d: d, lambda d: d.at[:, i].set(d[:, i - 1] * 0.5), c)
+
+
+def with_more(c: Any, i: Any) -> Any:
+    d, s = ag.cond(c[i, 0] > 0.5, lambda d: (d.at[i].set(ag.sin(d[i - 1])), d[0, i]), lambda d: (d, d[i, i] * 2.0), c)
+    return d.at[0, i].set(s)
+
+
+@pytest.mark.parametrize("step", sweep.part([lifted, columns, with_more], of=3))
+def test_examples_that_choose_what_they_write(step: Step) -> None:
+    """A branch for each example writes its parts, or what was there: no array is chosen from two."""
+    f, ps = looped(step), np.stack([start(), start()[::-1] * 0.9, start().T])
+    many, g = ag.compile(ag.vmap(f)), ag.compile(ag.grad(lambda ps: (ag.vmap(f)(ps) ** 2).sum()))
+    np.testing.assert_allclose(many(ps), np.stack([eager(f, p) for p in ps]), rtol=1e-12)
+    one = ag.grad(lambda p: (f(p) ** 2).sum())
+    np.testing.assert_allclose(g(ps), np.stack([one(p) for p in ps]), rtol=1e-11)
+    h = np.random.default_rng(1).normal(size=ps.shape)
+    twice = ag.compile(lambda ps: ag.jvp(ag.grad(lambda ps: (ag.vmap(f)(ps) ** 2).sum()), (ps,), (h,))[1])
+    np.testing.assert_allclose(twice(ps), np.stack([ag.jvp(one, (p,), (v,))[1] for p, v in zip(ps, h)]), rtol=1e-10, atol=1e-10)
+    for made in (many, g):
+        assert all(" 0 copied" in k.how for k in loops(made.explain(ps).kernels))
+
+
+@pytest.mark.parametrize("other", [lambda d, i: d.T.at[i].set(d[0]), lambda d, i: d.T, lambda d, i: d[::-1].at[i, 0].set(2.0)])
+def test_examples_that_choose_another_order(other: Any) -> None:
+    f = looped(lambda c, i: ag.cond(c[i, 0] > 0.5, lambda d: d.at[i].set(ag.sin(d[i - 1])), lambda d: other(d, i), c))
+    ps = np.stack([start(), start()[::-1] * 0.9, start().T])
+    np.testing.assert_allclose(ag.compile(ag.vmap(f))(ps), np.stack([eager(f, p) for p in ps]), rtol=1e-12)
+
+
+def test_indices_of_what_was_not_chosen_may_be_anything() -> None:
+    f = ag.compile(ag.vmap(lambda c, k: ag.cond(k < N, lambda d: d.at[k].set(d[k] * 2.0).at[k, 0].add(1.0), lambda d: d.at[0, 1].set(-7.0), c), in_axes=(0, 0)))
+    ps, k = np.stack([start(), -start()]), np.array([2, 99])
+    want = ps.copy()
+    want[0, 2] *= 2.0
+    want[0, 2, 0] += 1.0
+    want[1, 0, 1] = -7.0
+    np.testing.assert_array_equal(f(ps, k), want)
+    zeros = np.full((2, N, N), -0.0)
+    assert np.signbit(np.asarray(f(zeros, k))[1]).all(), "zeros keep their sign where nothing is added"
+    with pytest.raises(ag.AotgradIndexError, match="-9"):
+        f(ps, np.array([2, -9]))
+
+
 def test_images_that_lie_channels_last() -> None:
     x = np.random.default_rng(8).uniform(0.2, 1.0, (2, 3, 4, 4))
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
-from ..ir import opdef
+from ..ir import dims, opdef
 from ..ir.builder import Builder
 from ..ir.core import Block, Op, Value
 from ..ir.transforms.rewrite import copy_ops
@@ -26,6 +26,7 @@ from .windows import OVERLAY, WINDOW
 __all__ = ["UNSET", "form_of", "formed", "size_one"]
 
 UNSET = "unset"  # an array that holds anything: in plans only
+_OPEN = 64  # an open size counts as this
 _LOOKS = 32  # readers of what was written that are asked whether one shows the array as it was
 _ANEW = frozenset(("constant", "full", "iota", "relayout", "reshape", WINDOW))  # what is no memory that could be overwritten, beside views
 
@@ -220,8 +221,8 @@ def _changed(op: Op, attrs: Any, types: Sequence[TensorType]) -> Iterator[tuple[
 
 def _little(take: Op) -> bool:
     """Whether a ``take`` reads a small part of the array. Else a copy in its order of dims, read row by row, is as good."""
-    array, part = take.operands[0].type, take.result.type.size
-    return size_one(take.operands[1].type.shape) or isinstance(array.size, int) and isinstance(part, int) and 2 * part <= array.size
+    count, rows = (dims.substitute(n, dict.fromkeys(dims.symbols_of(n), _OPEN)) for n in (take.operands[1].type.size, take.operands[0].type.shape[take.attrs["dim"]]))
+    return size_one(take.operands[1].type.shape) or bool(2 * count <= rows)
 
 
 def _overwritable(v: Value, donated: Container[Value]) -> bool:

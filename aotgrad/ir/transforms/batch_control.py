@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .. import opdef
 from ..builder import Builder
 from ..core import Block, Op, Value, walk
 from ..dims import DimLike
+from ..types import TensorType
 from .batch import Partly, batch_block, batch_into, one_by_one, spread
 from .cleanup import dce_block
 from .custom import present
@@ -42,7 +44,9 @@ def batch_scan(b: Builder, op: Op, xs: Sequence[Value], on: Flags, size: DimLike
 
 # ---- cond ---------------------------------------------------------------------------------------------------------------------------
 
-_MUST_NOT_RUN = frozenset(("host_call", "take", "scatter", "scatter_add"))
+_WRITES = frozenset(("insert", "insert_add", "scatter", "scatter_add"))
+_INDEXED = frozenset(("take", "scatter", "scatter_add"))
+_MUST_NOT_RUN = frozenset(("host_call", *_INDEXED))
 
 
 def _harmless(block: Block) -> bool:
@@ -51,13 +55,17 @@ def _harmless(block: Block) -> bool:
 
 
 def batch_cond(b: Builder, op: Op, xs: Sequence[Value], on: Flags, size: DimLike) -> Partly:
-    """With one predicate for all examples still a ``cond``; with one for each, both branches and a choice, or where an unchosen branch must not run, a loop."""
+    """With one predicate for all examples still a ``cond``; with one for each, both branches and a choice (of the parts, where they write parts of an
+    operand), or where an unchosen branch must not run, a loop."""
     regions = [decompose_block(r) for r in op.regions]
     if not on[0]:
         found = [batch_block(r, on[1:], size)[1] for r in regions]
         wanted = [p or q for p, q in zip(*found)]
         blocks = [batch_block(r, on[1:], size, wanted)[0] for r in regions]
         return Partly(b.emit("cond", xs, op.attrs, blocks), wanted)
+    if (chosen := _parts_chosen(regions, op.operands[0].type)) is not None:
+        values, flags = batch_into(b, chosen, xs, on, size)
+        return Partly([spread(b, v, k, size) for v, k in zip(values, flags)], [True] * len(values))
     if not all(map(_harmless, regions)):
         found = one_by_one(b, op, xs, on, size)
         return Partly(found, [True] * len(found))
@@ -67,6 +75,101 @@ def batch_cond(b: Builder, op: Op, xs: Sequence[Value], on: Flags, size: DimLike
         x, y = (b.placed(spread(b, s, k, size), None) for s, k in ((v, kv), (w, kw)))
         out.append(b.where(b.broadcast(xs[0], shape=x.type.shape, dims=(0,)), x, y))
     return Partly(out, [True] * len(out))
+
+
+def _parts_chosen(regions: Sequence[Block], predicate: TensorType) -> Block | None:
+    """The branches one after the other as one program, on the predicate and the operands: where both give back an operand but for parts that they write, each writes what
+    it has or, where it was not chosen, what was there. None where that serves no result, or a branch holds what must not run where it was not chosen."""
+    ends: list[int | None] = []
+    writes: set[Op] = set()
+    for outs in zip(*(r.outputs for r in regions)):
+        found = [_written(v) for v in outs]
+        fits = found[0][0] is not None and found[0][0] == found[1][0] and found[0][0] not in ends and bool(found[0][1] or found[1][1])
+        ends.append(found[0][0] if fits else None)
+        writes.update(*(ops for _, ops in found) if fits else ())
+    if not writes or not all(map(_maskable, regions)):
+        return None
+    block = Block([predicate, *(a.type for a in regions[0].args)])
+    b, now, sides = Builder(block), list(block.args[1:]), []
+    for region, chosen in zip(regions, (block.args[0], b.logical_not(block.args[0]))):
+        env = dict(zip(region.args, now))
+        for op in region.ops:
+            b.loc = op.loc
+            env.update(zip(op.results, _masked(b, op, [env.get(o, o) for o in op.operands], chosen, op in writes)))
+        sides.append([env.get(v, v) for v in region.outputs])
+        for p, v in zip(ends, sides[-1]):
+            if p is not None:
+                now[p] = v  # as it was, where this branch was not chosen
+    block.outputs = [y if p is not None else b.where(_all(b, block.args[0], x), x, y) for p, x, y in zip(ends, *sides)]
+    return block
+
+
+def _written(v: Value) -> tuple[int | None, list[Op]]:
+    """The argument that ``v`` is but for parts that were written, and the writes; None where it is something else, or shows it in another order."""
+    ops: list[Op] = []
+    views: list[Op] = []
+    end = v
+    while v.op is not None:
+        if v.op.name not in _WRITES and v.op.name not in ("reshape", "permute"):
+            return None, []
+        (ops if v.op.name in _WRITES else views).append(v.op)
+        v = v.op.operands[0]
+    return (v.index, ops) if v.type == end.type and _undone(views[::-1]) else (None, [])
+
+
+def _undone(views: Sequence[Op]) -> bool:
+    """Whether reshapes and permutations show in the end what they were given."""
+    left: list[Any] = []  # what is not undone yet: a permutation, or the shapes before and after a reshape
+    for op in views:
+        if op.name == "permute":
+            perm = tuple(op.attrs["perm"])
+            if left and left[-1][0] == "permute":
+                before = left.pop()[1]
+                perm = tuple(before[d] for d in perm)
+            if perm != tuple(range(len(perm))):
+                left.append(("permute", perm))
+            continue
+        first = left.pop()[1] if left and left[-1][0] == "reshape" else op.operands[0].type.shape
+        if first != op.result.type.shape:
+            left.append(("reshape", first))
+    return not left
+
+
+def _maskable(block: Block) -> bool:
+    """Whether a branch may run where it was not chosen, once its indices are 0 there."""
+    for op in block.ops:
+        if opdef.limited(op) or op.name == "host_call" or op.regions and not all(map(_harmless, op.regions)):
+            return False
+        if op.name in _INDEXED and op.operands[0].type.shape[op.attrs["dim"]] == 0:
+            return False
+    return True
+
+
+def _in_row(index: Value) -> bool:
+    """Whether ``row_index`` made an index; the branch then has 0 for what it was given."""
+    while index.op is not None and index.op.name in ("reshape", "broadcast", "permute", "relayout", "stop_gradient"):
+        index = index.op.operands[0]
+    return index.op is not None and index.op.name == "row_index"
+
+
+def _all(b: Builder, chosen: Value, like: Value) -> Any:
+    return b.broadcast(chosen, shape=like.type.shape, dims=())
+
+
+def _masked(b: Builder, op: Op, xs: list[Value], chosen: Value, write: bool) -> Sequence[Value]:
+    """An op of a branch: where that was not chosen, indices are 0, and a write leaves what is there."""
+    for i in range(len(xs)) if op.name == "row_index" else (1,) if op.name in _INDEXED and not _in_row(op.operands[1]) else ():
+        xs[i] = b.where(_all(b, chosen, xs[i]), xs[i], b.zeros(xs[i]))
+    if write:
+        x, v = xs[0], xs[-1]
+        if op.name.endswith("_add"):
+            old = b.full(shape=v.type.shape, value=-0.0 if v.type.dtype.kind in "fc" else 0, dtype=v.type.dtype)  # adds nothing, to zeros of either sign
+        elif op.name == "insert":
+            old = b.slice(x, starts=op.attrs["starts"], sizes=v.type.shape, steps=op.attrs["steps"])
+        else:
+            old = b.take(x, xs[1], dim=op.attrs["dim"])
+        xs[-1] = b.where(_all(b, chosen, v), v, old)
+    return b.append_copy(op, xs)
 
 
 # ---- rules of the user's -------------------------------------------------------------------------------------------------------------
