@@ -197,7 +197,7 @@ COMPLEX: dict[str, Callable[..., Any]] = {
     "cbrt": lambda z: z ** (1 / 3), "hypot": lambda x, y: np.sqrt(x * x + y * y), "logaddexp": lambda x, y: np.log(np.exp(x) + np.exp(y)),
     "logaddexp2": lambda x, y: np.log(np.exp2(x.real) * np.exp(1j * np.log(2) * x.imag) + np.exp2(y.real) * np.exp(1j * np.log(2) * y.imag)) / np.log(2),
     "root_sum_powers": lambda z, p, dims: np.sum(np.where(z.real < 0, -z, z) ** p, axis=dims) ** (1 / p),
-    "stop_gradient": lambda z, reverse: z,  # rules use it where the derivative is 0 anyway (shifts by a maximum): elsewhere it is a fault
+    "stop_gradient": lambda z, reverse, view=False: z,  # rules use it where the derivative is 0 anyway (shifts by a maximum): elsewhere it is a fault
 }
 
 

@@ -688,7 +688,7 @@ class TensorMethods:
     def pow_(self, exponent: Operand) -> Tensor:
         """x ** y. In place: the result is written into the tensor, which is returned. Shape and dtype stay: a result of another shape, or of a kind that the ..."""
     def prelu(self, weight: Any) -> Tensor:
-        """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1)."""
+        """``leaky_relu`` with the slopes in ``weight``: one number, or one per channel (dim 1). Tensors are floats of one dtype, other ones raise ..."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ...) -> Tensor:
         """Product over ``dim``."""
     def put(self, index: Any, source: Any, accumulate: _bool = ...) -> Tensor:
