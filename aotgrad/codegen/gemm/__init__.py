@@ -13,7 +13,7 @@ from .driver import Config, entry, pack, packed_bytes, packed_column, workspace
 from .emit import Vec
 from .gemv import dot_tiles, row_dots, stream
 from .micro import Panel, panel, whole_panel
-from .pack import copy_rows, copy_strided, copy_transposed
+from .pack import copy_rows, copy_strided, copy_strips, copy_transposed
 
 __all__ = ["GemmModule", "config", "module", "packed_bytes", "packed_column"]
 
@@ -43,7 +43,7 @@ def module(dtype: str, target: Target) -> GemmModule:
     if cfg.scalar is not None:
         parts += cfg.scalar.vec.declares()
     parts += [whole_panel(cfg.whole), *(panel(p) for p in (*cfg.panels, *([cfg.scalar] if cfg.scalar else [])))]
-    parts += [copy_rows(vec), copy_transposed(vec, target.masked), copy_strided(vec)]
+    parts += [copy_rows(vec), copy_transposed(vec, target.masked), copy_strided(vec), *([copy_strips(vec, cfg.whole.vectors)] if cfg.together else [])]
     parts += [row_dots(vec, min(4 if many else 2, vec.lanes)), dot_tiles(vec, 4 if many else 2), stream(vec, 8)]
     parts += [workspace(cfg), pack(cfg), entry(cfg)]
     return GemmModule("\n".join(parts), (f"ag_gemm_{dtype}", f"ag_gemm_{dtype}_workspace"))
@@ -58,6 +58,8 @@ def config(dtype: str, target: Target) -> Config:
     whole = Panel(vec, len(rows), rows[-1], False, False)
     scalar = None if target.masked else Panel(Vec(dtype, 1, target.fma), 1, (8 if target.registers == 32 else 4,), False, False)
     nc = 1024 // vec.size
-    return Config(vec, panels, whole, scalar, kc=1024, kc_packed=2048 // vec.size, kc_apart=96, mc=48, mc_packed=96, nc=nc, once=(144, 768 // vec.size, 4 * nc),
+    together = target.arch == "x86_64" and target.vector_bits == 256  # a vector is half a line, the second cache is small
+    once = (144, 256 if dtype == "f32" else 192, nc) if together else (144, 768 // vec.size, 4 * nc)
+    return Config(vec, panels, whole, scalar, kc=1024, kc_packed=2048 // vec.size, kc_apart=96, mc=48, mc_packed=96, nc=nc, once=once, together=together,
                   pack_b_bytes=1 << 20, pack_a_bytes=2 << 20, often_b=(32 << 10, 48), often_a=(128 << 10, 4 * len(rows) * vec.lanes), row_dots=8,
                   col_dots=8 if dtype == "f32" else 4)

@@ -12,7 +12,7 @@ from ...ir.dims import DimLike
 from .emit import Fn, Val, Vec
 from .gemv import DOT_TILES, DOTS, STREAM
 from .micro import PANEL_PARAMS, WHOLE_PARAMS, Panel
-from .pack import COPY, STRIDED, TRANSPOSE, call_copy
+from .pack import COPY, STRIDED, STRIPS, TRANSPOSE, call_copy
 
 __all__ = ["Config", "entry", "pack", "packed_bytes", "packed_column", "workspace"]
 
@@ -38,6 +38,7 @@ class Config:
     mc_packed: int  # where A is packed
     nc: int
     once: tuple[int, int, int]  # up to so many rows all are one block, with this ``kc`` and ``nc``
+    together: bool  # there all strips of a block of B are packed in one pass over its rows, not each by the first tile
     pack_b_bytes: int
     pack_a_bytes: int
     often_b: tuple[int, int]  # B is packed above so many bytes where so many rows of A read it
@@ -61,6 +62,7 @@ class _Plan:
     mc: str
     nc: str
     once: str
+    together: str
     pack_a: str
     pack_b: str
     bytes_b: str
@@ -99,11 +101,12 @@ def _plan(f: Fn, cfg: Config, adjacent: str, kept: str = "false") -> _Plan:
     kc = f.ceil_div("%K", f.ceil_div("%K", deep))
     most = f.select(once, cfg.once[2], f.select(pack_a, 2 * cfg.nc, cfg.nc))  # A is packed anew for every column block
     nc = f.round_up(f.ceil_div("%N", f.ceil_div("%N", most)), cfg.strip)
-    width = f.min(f.select(once, cfg.strip, nc), f.round_up("%N", lanes))
+    together = f.both(f.both(once, pack_b), f.cmp("eq", "%csb", 1)) if cfg.together else "false"
+    width = f.min(f.select(f.both(once, f.op(f"xor i1 {together}, true")), cfg.strip, nc), f.round_up("%N", lanes))
     bytes_b = f.mul(f.add(f.mul(kc, width), lanes * cfg.strip), size)  # copy_transposed wants the slack
     bytes_b = f.select(pack_b, f.op(f"and i64 {f.add(bytes_b, 63)}, -64"), 0)
     bytes_a = f.select(pack_a, f.mul(f.mul(kc, mc), size), 0)
-    return _Plan(kc, mc, nc, once, pack_a, pack_b, bytes_b, f.add(bytes_a, bytes_b))
+    return _Plan(kc, mc, nc, once, together, pack_a, pack_b, bytes_b, f.add(bytes_a, bytes_b))
 
 
 def workspace(cfg: Config) -> str:
@@ -307,7 +310,8 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
             final = f.cmp("eq", f.add(pc, k), "%K")
 
             def rows(ic: str) -> None:
-                far = f.either(f.cmp("ne", f.op(f"or i64 {jc}, {ic}"), 0), f.cmp("sge", pc, cfg.kc))
+                beyond = f.either(f.cmp("ne", ic, 0), f.cmp("sge", jc, 2 * cfg.nc)) if cfg.together else f.cmp("ne", f.op(f"or i64 {jc}, {ic}"), 0)
+                far = f.either(beyond, f.cmp("sge", pc, cfg.kc))
                 _ask(f, far)  # a product of one block is too short for it
                 m = f.min(plan.mc, f.sub("%M", ic))
                 a = f.at("%A", f.add(f.mul(ic, st["rsa"]), f.mul(pc, st["csa"])))
@@ -319,6 +323,9 @@ def _blocks(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], acc: str, finis
                 csa = f.select(a_rows, size, f.select(a_cols, m_bytes, st["csa"]))
                 c = f.at("%C", f.add(f.mul(ic, st["rsc"]), f.mul(jc, size)))
                 block = _Block(m, n, k, (f.select(plan.pack_a, ws_a, a, "ptr"), rsa, csa), b, st["rsb"], c, st["rsc"], more, jc, pc, f.cmp("eq", ic, 0))
+                if cfg.together:
+                    f.when(f.both(plan.together, block.first), lambda: call_copy(f, cfg.vec, STRIPS, [
+                        ("ptr", "%workspace"), ("ptr", b), ("i64", st["rsb"]), ("i64", k), ("i64", f.udiv(n, cfg.strip))]))
                 _strips(f, cfg, plan, st, block, kept)
                 f.when(final, lambda: finish(ic, f.add(ic, m), jc, f.add(jc, n)))
 
@@ -344,11 +351,12 @@ def _strips(f: Fn, cfg: Config, plan: _Plan, st: dict[str, str], block: _Block, 
         width = f.min(f.sub(n, j), wide)
         padded = f.round_up(width, vec.lanes)
         full = f.cmp("eq", width, cfg.strip)
-        own = f.at("%workspace", f.select(plan.once, 0, f.mul(f.mul(k, j), vec.size)))
+        own = f.at("%workspace", f.select(f.both(plan.once, f.op(f"xor i1 {plan.together}, true")), 0, f.mul(f.mul(k, j), vec.size)))
         there = f.at("%packed", f.mul(f.add(f.mul(deep, f.add(block.column, j)), f.mul(block.row, padded)), vec.size))
         at, c_ptr = f.select(kept, there, f.at(block.b, f.mul(j, st["csb"])), "ptr"), f.at(block.c, f.mul(j, vec.size))
-        fused = f.both(f.both(here, by_rows), full)  # the first tile packs
-        f.when(f.both(here, f.op(f"xor i1 {fused}, true")), lambda: _pack_strip(f, vec, st, at, own, k, width))
+        done = f.both(plan.together, full)
+        fused = f.both(f.both(f.both(here, by_rows), full), f.op(f"xor i1 {done}, true"))  # the first tile packs
+        f.when(f.both(here, f.op(f"xor i1 {f.either(fused, done)}, true")), lambda: _pack_strip(f, vec, st, at, own, k, width))
         b_ptr = f.select(f.both(plan.pack_b, f.op(f"xor i1 {fused}, true")), own, at, "ptr")
         rsb = f.select(f.both(packed, f.op(f"xor i1 {fused}, true")), f.mul(padded, vec.size), block.rsb)
         f.when(full, lambda: call(f"{cfg.whole.name}_whole", WHOLE_PARAMS, b_ptr, rsb, c_ptr, f.select(fused, own, "null", "ptr")))

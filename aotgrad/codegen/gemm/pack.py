@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .emit import Fn, Val, Vec
 
-__all__ = ["COPY", "STRIDED", "TRANSPOSE", "copy_rows", "copy_strided", "copy_transposed", "transpose"]
+__all__ = ["COPY", "STRIDED", "STRIPS", "TRANSPOSE", "copy_rows", "copy_strided", "copy_strips", "copy_transposed", "transpose"]
 
-COPY, TRANSPOSE, STRIDED = "ag_copy_rows", "ag_copy_transposed", "ag_copy_strided"
+COPY, TRANSPOSE, STRIDED, STRIPS = "ag_copy_rows", "ag_copy_transposed", "ag_copy_strided", "ag_copy_strips"
 
 
 def copy_rows(vec: Vec) -> str:
@@ -27,6 +27,29 @@ def copy_rows(vec: Vec) -> str:
         f.for_(full, vec.lanes, chunk)
         offset = f.mul(full, vec.size)
         f.when(has_tail, lambda: vec.store(f, vec.load(f, f.at(src, offset), mask), f.at(dst, offset), mask))
+
+    f.for_("%rows", 1, row)
+    f.ret()
+    f.end()
+    return f.text()
+
+
+def copy_strips(vec: Vec, vectors: int) -> str:
+    """Strips of ``vectors`` of columns, each [rows][strip], one behind the other at dst: whole rows of src are read, which processors fetch by themselves."""
+    params = [("ptr", "dst"), ("ptr", "src"), ("i64", "ss"), ("i64", "rows"), ("i64", "strips")]
+    f = Fn(f"{STRIPS}_{vec.dtype}", params, attrs="noinline nounwind")
+    width = vectors * vec.bytes
+    apart = f.mul("%rows", width)
+
+    def row(r: str) -> None:
+        src, dst = f.at("%src", f.mul(r, "%ss")), f.at("%dst", f.mul(r, width))
+
+        def strip(s: str) -> None:
+            start, to = f.at(src, f.mul(s, width)), f.at(dst, f.mul(s, apart))
+            for v in range(0, width, vec.bytes):
+                vec.store(f, vec.load(f, f.at(start, v)), f.at(to, v))
+
+        f.for_("%strips", 1, strip)
 
     f.for_("%rows", 1, row)
     f.ret()
