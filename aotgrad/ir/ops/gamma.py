@@ -6,10 +6,9 @@ Numbers of float32 are computed in float64. Errors against 50 digits are at most
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
-from decimal import Decimal, localcontext
-from fractions import Fraction
 from typing import Any
 
 from aotgrad_runtime.dtypes import float16, float32, float64
@@ -126,8 +125,9 @@ def _lgamma(x: float) -> float:
 
 
 @functools.cache
-def _bernoulli(count: int) -> list[Fraction]:
+def _bernoulli(count: int) -> list[Any]:
     """B(2), B(4), ..."""
+    Fraction = importlib.import_module("fractions").Fraction  # only references and polygamma need it
     b = [Fraction(1)]
     for m in range(1, 2 * count + 1):
         b.append(-sum((math.comb(m + 1, j) * b[j] for j in range(m)), Fraction(0)) / (m + 1))
@@ -136,7 +136,9 @@ def _bernoulli(count: int) -> list[Fraction]:
 
 def _stirling(x: float, slope: bool) -> float:
     """log gamma of x > 0, or its derivative, to 25 digits, rounded."""
-    with localcontext() as here:
+    decimal = importlib.import_module("decimal")  # as fractions
+    Decimal = decimal.Decimal
+    with decimal.localcontext() as here:
         here.prec = 40
         z, product, total = Decimal(x), Decimal(1), Decimal(0)
         while z < 25:
