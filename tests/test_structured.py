@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from long_calls import Watched
 
 import aotgrad as ag
 
@@ -24,25 +25,6 @@ class Pair(NamedTuple):
 class Config:
     w: Any
     power: int = 2
-
-
-class Watched:
-    """A compiled function that counts the calls that went the long way."""
-
-    def __init__(self, f: Any, **options: Any) -> None:
-        self.call = ag.compile(f, **options)
-        self.state = self.call.cache_info.__self__
-        self.long = 0
-        inner = self.state._slow
-
-        def counted(args: Any, kwargs: Any) -> Any:
-            self.long += 1
-            return inner(args, kwargs)
-
-        self.state._slow = counted
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.call(*args, **kwargs)
 
 
 def same(a: Any, b: Any) -> None:

@@ -6,10 +6,12 @@ import argparse
 import collections
 import functools
 import operator
+import types
 from typing import Any
 
 import numpy as np
 import pytest
+from long_calls import Watched
 
 import aotgrad as ag
 
@@ -273,3 +275,58 @@ def test_a_bound_call_of_a_function_that_reads_no_names_asks_nothing() -> None:
     x[0] = 7.0
     run()
     assert run.out[0] == 14.0
+
+
+def _stale(kind: str) -> tuple[Any, Any]:
+    """A function that doubles, and what makes it multiply by 5."""
+    if kind == "keyword default":
+        def keyword(x: Any, *, number: float = 2.0) -> Any:
+            return x * number
+
+        return keyword, lambda: (keyword.__kwdefaults__ or {}).update(number=5.0)
+    if kind == "hidden builtin":
+        space: dict[str, Any] = {"__name__": "users"}
+        exec("def f(x): return x * abs(-2.0)", space)
+        return space["f"], lambda: space.update(abs=lambda x: 5.0)
+    if kind == "proxy":
+        inside = {"number": 2.0}
+        proxy = types.MappingProxyType(inside)
+        return lambda x: x * proxy["number"], lambda: inside.update(number=5.0)
+    if kind in ("metaclass", "class over metaclass"):
+        meta = type("M", (type,), {"number": 2.0})
+        cls: Any = meta("K", (), {})
+        return lambda x: x * cls.number, lambda: setattr(meta if kind == "metaclass" else cls, "number", 5.0)
+
+    class Answering:
+        def __getattr__(self, name: str) -> float:
+            if name == "number":
+                return 2.0
+            raise AttributeError(name)
+
+    thing = Answering()
+    change = {"object": lambda: setattr(thing, "number", 5.0), "class": lambda: setattr(Answering, "number", 5.0),
+              "__getattr__": lambda: setattr(Answering, "__getattr__", lambda self, name: 5.0)}[kind]
+    return lambda x: x * thing.number, change
+
+
+@pytest.mark.parametrize("kind", ["keyword default", "hidden builtin", "proxy", "metaclass", "class over metaclass", "object", "class", "__getattr__"])
+def test_what_takes_the_place_of_another_is_seen(kind: str) -> None:
+    f, change = _stale(kind)
+    compiled, calls = C(f), C(lambda x: f(x) + 1.0)
+    for _ in range(3):
+        np.testing.assert_array_equal(compiled(X), X * 2)
+        np.testing.assert_array_equal(calls(X), X * 2 + 1)
+    change()
+    np.testing.assert_array_equal(compiled(X), X * 5)
+    np.testing.assert_array_equal(calls(X), X * 5 + 1)
+
+
+def test_numbers_in_tuples_stay_while_the_tuple_does() -> None:
+    numbers = (2.0, (3.0, 4.0))
+    f, g = Watched(lambda x: x * numbers[0] * numbers[1][1]), Watched(lambda x, pair=(2, (1, 3)): x * pair[0] * pair[1][1])
+    for _ in range(3):
+        np.testing.assert_array_equal(f(X), X * 8)
+        np.testing.assert_array_equal(g(X), X * 6)
+    assert f.long == g.long == 1
+    numbers = (5.0, (3.0, 1.0))
+    np.testing.assert_array_equal(f(X), X * 5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ def _bare(call: Callable[..., Any], first: tuple[Any, ...] = ()) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("first", [(), (1,)], ids=["alone", "after a tensor"])
-def test_functions_and_classes(module: Any, first: tuple[int, ...]) -> None:
+def test_functions_and_classes(module: Any, first: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a text is a path for those that write files
     found = {}
     for name in sorted(set(module.__all__) - NO_CALL):
         thing = getattr(module, name)

@@ -238,7 +238,9 @@ def resolve(spec, args, held):
         obj = place
     if obj == 0:
         call(T.PyErr_Clear)
-        return 0
+        if (i64[spec + ARG.absent] == 0) | (i64[spec + ARG.npath] != 0):
+            return 0
+        obj = i64[spec + ARG.type]  # what stands for a global that is not there
     call(T.Py_IncRef, obj)
     name = i64[spec + ARG.path]
     end = name + i64[spec + ARG.npath] * 8

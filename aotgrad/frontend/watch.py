@@ -7,6 +7,7 @@ A trace sees a number behind a name as a constant and an array as a hidden input
 from __future__ import annotations
 
 import array
+import builtins
 import ctypes
 import dis
 import enum
@@ -17,7 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ _DEPTH, _BREADTH, _ITEMS, _SPECS = 5, 2000, 256, 64
 _FOREIGN = frozenset(("numpy", "aotgrad", "aotgrad_runtime", "builtins", "scipy", *sys.stdlib_module_names)) - {
     "__main__", "types", "functools", "collections", "argparse"}  # whose objects hold a user's own
 _BUFFERS = (bytearray, memoryview, array.array)
-_MUTABLE = (list, dict, set, deque, *_BUFFERS)
+_MAPPINGS = (dict, MappingProxyType)
+_MUTABLE = (list, *_MAPPINGS, set, deque, *_BUFFERS)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype)
 
 
@@ -68,6 +70,12 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from (inner, f"?{inner}")
     if tries:
         yield from (f"?{i.argval}" for i in dis.get_instructions(code) if i.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+
+
+def _loaded(code: CodeType, *how: str) -> set[str]:
+    """Names that instructions of these kinds load."""
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    return {str(i.argval) for i in dis.get_instructions(code) if i.opname in how}.union(*(_loaded(c, *how) for c in inner))
 
 
 _ASKS = frozenset(("getattr", "hasattr", "attrgetter", "methodcaller", "vars", "__dict__"))
@@ -142,13 +150,17 @@ class _Survey:
         names = set(_names(code))
         self.names |= names
         self.work.extend((Path(Global(fn.__globals__, n)), fn.__globals__[n]) for n in sorted(names) if n in fn.__globals__)
+        hidden = names & vars(builtins).keys() - fn.__globals__.keys()  # which a global of the same name would hide
+        self.found.extend((Path(Global(fn.__globals__, n)), _MISSING) for n in sorted(hidden and hidden & _loaded(fn.__code__, "LOAD_GLOBAL", "LOAD_NAME")))
 
     def below(self, path: Path, value: Any) -> None:
         if listed(value):
             self.work.extend((path.attribute(n), getattr(value, n)) for n in value._ag_parts())
-        if isinstance(value, (list, tuple, deque)):
+        if type(value) is tuple and isinstance(path.root, Fixed) and not path.steps:  # it stays, and so does what it holds
+            self.work.extend((Path(Fixed(v)), v) for v in value[:_ITEMS])
+        elif isinstance(value, (list, tuple, deque)):
             self.work.extend((path.item(i), v) for i, v in zip(range(_ITEMS), value))
-        elif isinstance(value, dict):
+        elif isinstance(value, _MAPPINGS):
             self.work.extend((path.item(k), value[k]) for k, _ in zip(list(value), range(_ITEMS)))
         elif isinstance(value, functools.partial):
             self.function(value.func)
@@ -173,10 +185,25 @@ class _Survey:
             wanted |= own if not _WHOLE.isdisjoint(self.known) else set()
             asked = {n[1:] for n in self.known if n.startswith("?")} - there
             self.found.extend((path.attribute(n), _MISSING) for n in sorted(asked) if inspect.getattr_static(value, n, _MISSING) is _MISSING)
+            if any("__getattr__" in vars(k) for k in kind.__mro__ if not _foreign(k.__module__)):
+                self.answered(value, there)
+        else:
+            above: Any = type(value)
+            for name in sorted({n for k in above.__mro__ if not _foreign(k.__module__) for n in vars(k)} & self.known - there):
+                self.definition(path, value, name, inspect.getattr_static(above, name))
         for name in sorted(there & wanted):
             for found, where in self.definitions(kind, name):
                 self.definition(Path(Fixed(where)), where, name, found)
             self.definition(path, value, name, inspect.getattr_static(value, name, _MISSING))
+
+    def answered(self, value: Any, there: set[str]) -> None:
+        """Attributes that ``__getattr__`` may have answered for: a later one of the object or its class takes their place."""
+        names = set[str]().union(*(_loaded(fn.__code__, "LOAD_ATTR", "LOAD_METHOD") for fn in self.functions.values())) - there
+        own = attribute(value, "__dict__")
+        for name in sorted(names):
+            self.found.append((Path(Fixed(type(value))).attribute(name), _MISSING))
+            if isinstance(own, dict):
+                self.found.append((Path(Global(own, name)), _MISSING))
 
     def definitions(self, kind: type, name: str) -> Iterator[tuple[Any, type]]:
         """Where the classes behind the first have the name too, which ``super()`` reaches."""
@@ -216,7 +243,7 @@ class _Survey:
     def method(self, path: Path, value: Any, name: str, found: FunctionType) -> None:
         """A function that is reached through an object or its class: there it may be replaced, and the object may get one of its own."""
         self.function(found)
-        if _elsewhere(found) or name in _IMPLICIT and not name.startswith(("__call", "forward")):
+        if _elsewhere(found) or name in _IMPLICIT and not name.startswith(("__call", "__getattr__", "forward")):
             return
         if name.startswith("__") and not isinstance(value, type):  # operators look at the class alone
             path, value = path.attribute("__class__"), type(value)
@@ -271,7 +298,7 @@ def print_of(value: Any) -> Any:
         return (type(value), frozenset(map(static_key, value)))
     if isinstance(value, _BUFFERS):
         return (type(value), bytes(value))
-    if isinstance(value, dict):
+    if isinstance(value, _MAPPINGS):
         beyond = itertools.islice(value.values(), _ITEMS, None)
         return (type(value), tuple(static_key(k) for k in value), tuple([static_key(v) if isinstance(v, _PLAIN) else id(v) for v in beyond]))
     if listed(value):
@@ -302,8 +329,8 @@ def _unchanged(path: Path, seen: Any, obj: Any) -> bool:
     now = _read(path)
     if obj is RENEWED:
         return bool(print_of(now) == seen)
-    if is_defaults(path) or obj is _MISSING:
-        return now is obj
+    if obj is _MISSING or is_defaults(path):
+        return now is obj and (seen is None or len(now) == len(seen) and all(now.get(k, _MISSING) is v for k, v in seen.items()))
     if now is _MISSING or (now is not obj or isinstance(now, _MUTABLE) or listed(now)) and print_of(now) != seen:
         return False
     return now is obj or not isinstance(now, (np.ndarray, Tensor))  # views of an array may be inputs
@@ -335,7 +362,8 @@ class Watch:
 
     def missing(self) -> str | None:
         """A watched name that is gone."""
-        return next((str(path) for path in [*self.inputs, *[p for p, _, _ in self.places]] if _read(path) is _MISSING), None)
+        held = [*self.inputs, *(path for path, _, obj in self.places if obj is not _MISSING)]
+        return next((str(path) for path in held if _read(path) is _MISSING), None)
 
 
 def _steps(path: Path) -> Iterator[Any]:
@@ -344,6 +372,12 @@ def _steps(path: Path) -> Iterator[Any]:
     yield (id(root.namespace), root.key) if isinstance(root, Global) else (id(root.cell if isinstance(root, Cell) else root.obj), None)
     for i, step in enumerate(path.steps):
         yield id(_read(Path(root, path.steps[:i]))), step
+
+
+def _in_tuples(path: Path) -> bool:
+    """Whether a place is an item of a tuple (of tuples) that the trampoline can see replaced."""
+    first = next((i for i, step in enumerate(path.steps) if step[0] == "["), len(path.steps))
+    return all(how == "[" and type(_read(Path(path.root, path.steps[:i + first]))) is tuple for i, (how, _) in enumerate(path.steps[first:]))
 
 
 def _slots() -> dict[str, int]:
@@ -388,8 +422,15 @@ def watch(found: Sequence[tuple[Path, Any]], captured: set[int], contents: Seque
         if id(path) in compared:
             continue
         bound = renewed and not renewed.isdisjoint(_steps(path))
-        out.places.append((path, print_of(value), RENEWED if bound else value))
+        if is_defaults(path):
+            seen = dict(value) if isinstance(value, dict) else None  # may be written to; the others are tuples
+            specs.extend(ArgSpec("is", source=Global(value, k), value=v) for k, v in (seen or {}).items())
+        else:
+            seen = None if value is _MISSING else print_of(value)
+        out.places.append((path, seen, RENEWED if bound else value))
         source = plain(path)
+        if source is None and not bound and (plain_value or type(value) is tuple) and _in_tuples(path):
+            continue  # it stays while the tuple does
         if bound or source is None or isinstance(value, _MUTABLE) and not is_defaults(path) or listed(value):
             fast = False
         else:
