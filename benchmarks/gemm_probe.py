@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from aotgrad.codegen import elf, gemm, llvm
+from aotgrad.codegen.peaks import fma_peak
 from aotgrad.codegen.target import Target
 from aotgrad_runtime.loader import load_bytes
 
@@ -68,37 +69,6 @@ def build(dtype: str, target: Target) -> tuple[Callable[..., None], Callable[...
     return ctypes.CFUNCTYPE(ctypes.c_int32, i, i, i, p, i, i, p, i, i, p, i, i, p, p, p, p, p)(run), ctypes.CFUNCTYPE(i, *[i] * 7)(size)
 
 
-def peak(dtype: str, target: Target, steps: int = 100_000) -> float:
-    """GFLOP/s of 24 independent chains of full-width multiply-adds (10 where there are 16 registers)."""
-    lanes, chains = target.lanes(dtype), 24 if target.registers == 32 else 10
-    elem = {"f32": "float", "f64": "double"}[dtype]
-    v = f"<{lanes} x {elem}>"
-    phis = "\n".join(f"  %a{c} = phi {v} [zeroinitializer, %e], [%b{c}, %l]" for c in range(chains))
-    fmas = "\n".join(f"  %b{c} = call {v} @llvm.fma.v{lanes}{dtype}({v} %x, {v} %y, {v} %a{c})" for c in range(chains))
-    stores = "\n".join(f"  store volatile {v} %b{c}, ptr %p, align 8" for c in range(chains))
-    text = f"""declare {v} @llvm.fma.v{lanes}{dtype}({v}, {v}, {v})
-define void @peak(ptr %p, i64 %n) {{
-e:
-  %x = load {v}, ptr %p, align 8
-  %y = load volatile {v}, ptr %p, align 8
-  br label %l
-l:
-  %i = phi i64 [%n, %e], [%j, %l]
-{phis}
-{fmas}
-  %j = sub i64 %i, 1
-  %c = icmp ne i64 %j, 0
-  br i1 %c, label %l, label %d
-d:
-{stores}
-  ret void
-}}"""
-    library = load_bytes(elf.link_shared([llvm.compile_object(text, target, passes="none")], ["peak"], "libpeak.so"))
-    f = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library.address("peak"))
-    buffer = np.zeros(64)
-    return 2e-9 * lanes * chains * steps / percentile([lambda: f(buffer.ctypes.data, steps)], 0.3)[0]
-
-
 def candidates(run, workspace, m: int, n: int, k: int, kind: str, dtype) -> tuple[list[Callable[[], object]], list[object]]:  # type: ignore[no-untyped-def]
     """own, own again, the empty call, numpy, torch; and what must stay alive."""
     rng = np.random.default_rng(0)
@@ -136,7 +106,7 @@ def main() -> None:
             print(f"# warning: {variable} is set; NumPy's rows are not its best")
     for dtype in options.dtype or ("f32", "f64"):
         run, workspace = build(dtype, target)
-        best = peak(dtype, target) if target.fma else float("nan")
+        best = fma_peak(dtype)
         print(f"# {target.key}, numpy {np.__version__}, torch {torch.__version__ if torch else 'absent'}, peak {best:.0f} GF/s")
         print(f"{'M,N,K':>20} own GF/s  own'  %peak  numpy" + ("  torch" if torch else "") + "  own/numpy" + ("  own/torch" if torch else "") + "  call us")
         for name in options.set or SETS:

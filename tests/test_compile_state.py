@@ -666,13 +666,14 @@ def test_another_thread_that_draws_random_numbers_is_no_matter_of_the_function(d
         with pytest.raises(ag.AotgradError, match="draws random numbers"):
             ag.compile(drawing)(np.ones(3))
         refused = []
-        for _ in range(4):  # the other thread may still come in between where the function waits for something; it then is refused, and may be called again
+        for _ in range(20):  # the other thread may still come in between where the function waits for something; it then is refused, and may be called again
             waited.clear()
             try:
                 assert ag.compile(plain)(np.ones(3)).shape == (3,) and waited.is_set()
+                break
             except ag.AotgradError as error:
                 refused.append(str(error))
-        assert len(refused) < 4, refused
+        assert len(refused) < 20, refused
     finally:
         stop.set()
         thread.join()

@@ -15,18 +15,23 @@ from . import llvm
 from .elf import link_shared
 from .target import Target
 
-__all__ = ["LEVELS", "bandwidth", "copy_bandwidth", "fma_peak", "library"]
+__all__ = ["LEVELS", "bandwidth", "chains", "copy_bandwidth", "fma_peak", "library"]
 
-CHAINS, STEPS = 24, 50_000
+STEPS = 50_000
 LEVELS = {"L1": 16 << 10, "L2": 256 << 10, "L3 or memory": 8 << 20, "memory": 64 << 20}
 """Bytes of each of the two arrays of a copy."""
 
 
-def _fma(name: str, scalar: str, lanes: int) -> str:
+def chains(target: Target) -> int:
+    """Independent multiply-adds side by side: as many as stay in registers, beside the two numbers that all of them use."""
+    return 24 if target.registers == 32 else 12
+
+
+def _fma(name: str, scalar: str, lanes: int, count: int) -> str:
     t = f"<{lanes} x {scalar}>"
-    phis = "\n".join(f"  %a{i} = phi {t} [ splat ({scalar} {i}.0), %entry ], [ %b{i}, %loop ]" for i in range(CHAINS))
-    steps = "\n".join(f"  %b{i} = call {t} @llvm.fma.v{lanes}{'f32' if scalar == 'float' else 'f64'}({t} %a{i}, {t} %m, {t} %c)" for i in range(CHAINS))
-    adds = "\n".join(f"  %s{i} = fadd {t} {f'%s{i - 1}' if i else 'splat (' + scalar + ' 0.0)'}, %b{i}" for i in range(CHAINS))
+    phis = "\n".join(f"  %a{i} = phi {t} [ splat ({scalar} {i}.0), %entry ], [ %b{i}, %loop ]" for i in range(count))
+    steps = "\n".join(f"  %b{i} = call {t} @llvm.fma.v{lanes}{'f32' if scalar == 'float' else 'f64'}({t} %a{i}, {t} %m, {t} %c)" for i in range(count))
+    adds = "\n".join(f"  %s{i} = fadd {t} {f'%s{i - 1}' if i else 'splat (' + scalar + ' 0.0)'}, %b{i}" for i in range(count))
     suffix = f"v{lanes}{'f32' if scalar == 'float' else 'f64'}"
     return f"""
 declare {t} @llvm.fma.{suffix}({t}, {t}, {t})
@@ -45,7 +50,7 @@ loop:
   br i1 %more, label %loop, label %done
 done:
 {adds}
-  store {t} %s{CHAINS - 1}, ptr %out, align 4
+  store {t} %s{count - 1}, ptr %out, align 4
   ret void
 }}
 """
@@ -87,7 +92,8 @@ out:
 def library() -> Library:
     """Functions ``empty`` of two pointers, ``fma_f32`` and ``fma_f64`` of a pointer and a number of rounds, and ``copy``."""
     target = Target.native()
-    text = "define void @empty(ptr %a, ptr %b) {\n  ret void\n}\n" + _fma("fma_f32", "float", target.lanes("f32")) + _fma("fma_f64", "double", target.lanes("f64"))
+    text = "define void @empty(ptr %a, ptr %b) {\n  ret void\n}\n" + "".join(
+        _fma(f"fma_{d}", scalar, target.lanes(d), chains(target)) for d, scalar in (("f32", "float"), ("f64", "double")))
     return load_bytes(link_shared([llvm.compile_object(text + _copy(), target, passes="inline")], ["empty", "fma_f32", "fma_f64", "copy"], "limits"))
 
 
@@ -96,7 +102,8 @@ def fma_peak(dtype: str, rounds: int = 200) -> float:
     """GFLOP/s of independent multiply-adds in vector registers, one thread: the best of ``rounds`` of a third of a millisecond."""
     f = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library().address(f"fma_{dtype}"))
     block = np.full(64, 0.5, np.float64 if dtype == "f64" else np.float32)
-    flops = 2.0 * CHAINS * STEPS * Target.native().lanes(dtype)
+    target = Target.native()
+    flops = 2.0 * chains(target) * STEPS * target.lanes(dtype)
     best = math.inf
     for _ in range(rounds):
         block[:] = 0.5

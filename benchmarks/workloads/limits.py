@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from aotgrad.codegen.peaks import chains
+from aotgrad.codegen.target import Target
+
 from ..harness import Bench, Candidate
 from ..limits import LEVELS, copy_bandwidth, empty_builtin, empty_native, fma_peak
 
@@ -22,6 +25,6 @@ def run(bench: Bench) -> None:
     ]
     bench.case("empty calls", candidates, [], 0.0)
     for dtype in ("f32", "f64"):
-        bench.fact(f"multiply-add peak {dtype}", fma_peak(dtype), "GFLOP/s", "24 independent chains of full vectors, one thread, best of 200")
+        bench.fact(f"multiply-add peak {dtype}", fma_peak(dtype), "GFLOP/s", f"{chains(Target.native())} independent chains of full vectors, one thread, best of 200")
     for name, size in LEVELS.items():
         bench.fact(f"copy bandwidth, {name}", copy_bandwidth(size), "GB/s", f"read + written, blocks of {size >> 10} KiB, best of 20")
