@@ -165,3 +165,15 @@ def test_examples() -> None:
     for name, g in {**RARER, **RARER_METHODS}.items():
         done = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(g.__doc__ or "", {"ag": ag}, name, None, 0))
         assert not done.failed, name
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: ag.sort(x)[0][0], lambda x: ag.msort(x)[1], lambda x: ag.topk(x, 2).values.sum(), lambda x: ag.median(x), lambda x: ag.kthvalue(x, 2).values,
+    lambda x: ag.cumsum(x, 0)[ag.argsort(x)][0], lambda x: ag.combinations(x).sum(), lambda x: ag.unique(x).sum(), lambda x: x.unfold(0, 2, 1).sum()])
+def test_places_beside_values_of_numpy_keep_them_numpys(f: Any) -> None:
+    x = np.array([3.0, 1.0, 2.0])
+    value, slope = ag.value_and_grad(f)(x)
+    t = ag.tensor(x, requires_grad=True)
+    f(t).backward()
+    assert type(slope) is np.ndarray and not isinstance(value, ag.Tensor)
+    np.testing.assert_array_equal(slope, t.grad.numpy())

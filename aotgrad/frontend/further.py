@@ -30,7 +30,7 @@ from .dispatch import TORCH, call
 from .numpy_protocol import PUBLIC
 from .promotion import Kind, promote, python_dtype
 from .sizes import equal_sizes
-from .trace import user_loc
+from .trace import TracedArray, user_loc
 
 __all__ = ["FURTHER", "FURTHER_METHODS", "f", "hardshrink", "prelu"]
 
@@ -224,13 +224,18 @@ def cartesian_prod(*tensors: Any) -> Any:
     return f.stack([f.reshape(x, (-1,)) for x in PUBLIC["meshgrid"](*given)], -1)
 
 
+def _beside(numbers: Any, x: Any) -> Any:
+    """Places in ``x``: an array beside what is NumPy's, which a tensor would make one of torch's."""
+    return numbers if isinstance(x, (ArrayTensor, TracedArray)) else factories.from_numpy(numbers)
+
+
 def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
     """All choices of ``r`` elements of a vector, in order, a row each."""
     if len(input.shape) != 1:
         raise AotgradRuntimeError(f"{user_loc()}: Expect a 1D vector, but got shape {list(input.shape)}")
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = np.array(list(choose(range(int(input.shape[0])), r)), np.int64).reshape(-1, r)
-    return indexing.getitem(input, factories.from_numpy(rows))
+    return indexing.getitem(input, _beside(rows, input))
 
 
 def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
@@ -240,7 +245,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     if size > n or size < 0 or step <= 0:
         raise AotgradRuntimeError(f"{user_loc()}: unfold: maximum size for tensor at dimension {d} is {n} but size is {size}, step is {step}")
     places = np.arange(0, n - size + 1, step)[:, None] + np.arange(size)
-    taken = f.index_select(input, d, factories.from_numpy(places.reshape(-1)))
+    taken = f.index_select(input, d, _beside(places.reshape(-1), input))
     return f.movedim(f.unflatten(taken, d, places.shape), d + 1, -1)
 
 

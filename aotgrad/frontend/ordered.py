@@ -12,7 +12,7 @@ from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.dtypes import float32, float64, int32, int64
 from aotgrad_runtime.errors import AotgradDTypeError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
-from aotgrad_runtime.tensor import Tensor
+from aotgrad_runtime.tensor import ArrayTensor, Tensor
 
 from .eager import Dual, rename
 from .factories import finish, zeros
@@ -58,8 +58,13 @@ def _order(numbers: Any, dim: int, descending: bool) -> Any:
     return numbers.shape[dim] - 1 - np.flip(np.argsort(np.flip(numbers, dim), axis=dim, kind="stable"), dim)
 
 
-def _index(places: Any) -> Any:
-    return finish(np.asarray(places, np.int64, order="C"), False)
+def _beside(numbers: Any, x: Any) -> Any:
+    """Numbers found of ``x``: a tensor beside tensors, an array beside what is NumPy's."""
+    return numbers if isinstance(x, ArrayTensor) else finish(numbers, False)
+
+
+def _index(places: Any, x: Any) -> Any:
+    return _beside(np.asarray(places, np.int64, order="C"), x)
 
 
 def _taken(x: Any, dim: int, index: Any, node: str) -> Any:
@@ -78,7 +83,7 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, stable: bool = 
     """
     numbers = _numbers(input, "argsort")
     d = norm_dim(dim, input.ndim)
-    return _index(_order(numbers, d, descending)) if input.ndim else _index(np.zeros((), np.int64))
+    return _index(_order(numbers, d, descending) if input.ndim else 0, input)
 
 
 def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Any:
@@ -107,20 +112,20 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     numbers, d = _numbers(input, "topk"), norm_dim(dim, input.ndim)
     if not 0 <= k <= (numbers.shape[d] if input.ndim else 1):
         raise AotgradRuntimeError(f"{user_loc()}: topk: selected index k out of range: {k} of {list(input.shape)} along dim {dim}")
-    index = _index(np.take(_order(numbers, d, largest), range(k), d)) if input.ndim else _index(np.zeros((), np.int64))
+    index = _index(np.take(_order(numbers, d, largest), range(k), d) if input.ndim else 0, input)
     return _top(_taken(input, d, index, "TopkBackward0"), index)
 
 
 def _at(input: Any, dim: int, k: int, keepdim: bool, name: str, nan_wins: bool, made: type[_Pair]) -> Any:
     numbers, d = _numbers(input, name), norm_dim(dim, input.ndim)
     if not input.ndim:
-        return made(f.clone(input), _index(np.zeros((), np.int64)))
+        return made(f.clone(input), _index(0, input))
     order = _order(numbers, d, False)
     places = np.take(order, [k], d)
     if nan_wins and numbers.dtype.kind == "f":  # the first of them
         missing = np.isnan(numbers)
         places = np.where(missing.any(d, keepdims=True), missing.argmax(d, keepdims=True), places)
-    index = _index(places)
+    index = _index(places, input)
     values = _taken(input, d, index, f"{name.capitalize()}Backward{int(name == 'median')}")
     return made(values, index) if keepdim else made(f.squeeze(values, d), f.squeeze(index, d))
 
@@ -149,7 +154,7 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         return flat.new_full((), float("nan"))
     middle = _at(flat.detach(), 0, (flat.shape[0] - 1) // 2, False, "median", True, _middle)[0]
     equal = decode(flat._data) == decode(middle._data) if middle._data == middle._data else flat._data != flat._data
-    out = f.amax(f.index_select(flat, 0, _index(np.flatnonzero(equal))))  # those that share its derivative, as PyTorch has it
+    out = f.amax(f.index_select(flat, 0, _index(np.flatnonzero(equal), flat)))  # those that share its derivative, as PyTorch has it
     if type(out) is Tensor and out._node is not None:
         rename(out._node, "MedianBackward0")
     return out
@@ -162,11 +167,11 @@ def unique(input: Any, sorted: bool = True, return_inverse: bool = False, return
     numbers = _numbers(input, "unique")
     axis = None if dim is None else norm_dim(dim, input.ndim)
     _, first, inverse, counts = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
-    found = [f.index_select(f.reshape(input, (-1,)) if axis is None else input, axis or 0, _index(first))]
+    found = [f.index_select(f.reshape(input, (-1,)) if axis is None else input, axis or 0, _index(first, input))]
     if return_inverse:
-        found.append(_index(inverse.reshape(numbers.shape if axis is None else -1)))
+        found.append(_index(inverse.reshape(numbers.shape if axis is None else -1), input))
     if return_counts:
-        found.append(_index(counts))
+        found.append(_index(counts, input))
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -182,10 +187,10 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
         raise AotgradRuntimeError(f"{user_loc()}: bincount: weights should be 1-d and have the same length as input: {list(given.shape)} and {list(numbers.shape)}")
     places = numbers.astype(np.int64)
     if given is None:
-        return finish(np.bincount(places, None, minlength).astype(np.int64), False)
+        return _index(np.bincount(places, None, minlength), input)
     if minlength < 0:
         raise AotgradRuntimeError(f"{user_loc()}: bincount: minlength should be >= 0, not {minlength}")
-    sums = f.index_add(zeros(max(int(places.max(initial=-1)) + 1, minlength), dtype=float64), 0, _index(places), f.astype(weights, float64))
+    sums = f.index_add(zeros(max(int(places.max(initial=-1)) + 1, minlength), dtype=float64), 0, _index(places, None), f.astype(weights, float64))
     return f.astype(sums, float32) if weights._dtype is float32 else sums
 
 
@@ -205,7 +210,7 @@ def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = False, r
         found = np.empty(values.shape, np.int64)
         for at in np.ndindex(rows.shape[:-1]):
             found[at] = np.searchsorted(rows[at], values[at], where)
-    return finish(np.asarray(found, (int32 if out_int32 else int64).np), False)
+    return _beside(np.asarray(found, (int32 if out_int32 else int64).np), sorted_sequence if number else input)
 
 
 def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
@@ -221,7 +226,7 @@ def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     low, high = (numbers.min(), numbers.max()) if min == max and numbers.size else (min, max)
     if low == high:
         low, high = low - 1, high + 1
-    return finish(np.histogram(numbers, bins, (float(low), float(high)))[0].astype(input._dtype.np), False)
+    return _beside(np.histogram(numbers, bins, (float(low), float(high)))[0].astype(input._dtype.np), input)
 
 
 _BOTH: list[Any] = [argsort, bincount, histc, kthvalue, median, msort, sort, topk, unique]
