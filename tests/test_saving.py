@@ -150,3 +150,12 @@ def test_damaged_files(tmp_path: Path) -> None:
     for given in (io.StringIO("a"), 3):
         with pytest.raises(ag.AotgradTypeError):
             ag.load(given)
+
+
+def test_places_are_the_processor(tmp_path: Path) -> None:
+    ag.save(ag.ones(2), tmp_path / "x")
+    assert ag.load(tmp_path / "x", map_location="cpu", weights_only=True).tolist() == ag.load(tmp_path / "x", ag.device("cpu")).tolist() == [1.0, 1.0]
+    with pytest.raises(ag.AotgradArgumentError, match="cuda"):
+        ag.load(tmp_path / "x", map_location="cuda")
+    with pytest.raises(ag.AotgradValueError, match="weights_only=False: files of ag.save hold values"):
+        ag.load(tmp_path / "x", weights_only=False)

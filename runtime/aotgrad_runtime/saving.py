@@ -22,7 +22,7 @@ from . import dtypes, library
 from .dtypes import DType, as_dtype
 from .errors import AotgradRuntimeError, AotgradTypeError, AotgradValueError
 from .parameter import Parameter
-from .tensor import Size, Tensor, wrap
+from .tensor import Device, Size, Tensor, wrap
 
 __all__ = ["load", "save"]
 
@@ -129,10 +129,10 @@ def _write(file: Any, text: str, arrays: list[Any]) -> None:
 
 # ---- reading ----------------------------------------------------------------------------------------------------------------------------
 
-def load(path: Any) -> Any:
+def load(path: Any, map_location: Any = None, *, weights_only: bool = True) -> Any:
     """The library that ``ag.aot.build`` wrote to ``path``, as an object with the same functions; or what ``ag.save`` wrote there; or the tensors of an ``.npz`` or a
     safetensors file, by name. Which it is, the content says. Needs NumPy alone, and runs nothing but libraries that aotgrad has made. Instead of a path, states may be
-    read from a file that is open for bytes.
+    read from a file that is open for bytes. ``map_location`` (None or the processor) and ``weights_only`` (True: files hold no code) are there as in PyTorch.
 
     Raises ``AotgradValueError`` for a file that is damaged, was not made by aotgrad, is for another processor or needs instructions this one lacks, and
     ``AotgradRuntimeError`` for one that cannot be read.
@@ -143,6 +143,10 @@ def load(path: Any) -> Any:
     >>> net.load_state_dict(load("net.ag"))                   # doctest: +SKIP
     <All keys matched successfully>
     """
+    if map_location is not None:
+        Device(map_location)  # which says what is wrong with it
+    if weights_only is not True and weights_only is not None:
+        raise AotgradValueError(f"load: weights_only={weights_only!r}: files of ag.save hold values and no code; leave it out")
     if hasattr(path, "read"):
         data, name = path.read(), str(getattr(path, "name", "the file"))
         if not isinstance(data, bytes):
