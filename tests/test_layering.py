@@ -199,8 +199,9 @@ def test_imports_without_the_compiler_libraries(package: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-LOADERS = {  # they load modules by name, at first use: of this package, Python's (digests), or the user's (cli.build)
+LOADERS = {  # they load modules by name, at first use: of this package, Python's (digests, gamma), or the user's (cli.build)
     "aotgrad", "aotgrad.autograd", "aotgrad.cli.app", "aotgrad.cli.build", "aotgrad_runtime.digests", "aotgrad_runtime.later", "aotgrad.ir.passes",
+    "aotgrad.ir.ops.gamma",
 }
 
 
