@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -160,3 +161,25 @@ def test_libraries_take_them_too(tmp_path: Any) -> None:
     ag.aot.build(rotated, {"a": "f64", "x": "f64[2]"}, grad="a", out=tmp_path)
     x = np.array([1.0, 2.0])
     np.testing.assert_allclose(ag.load(tmp_path / "librotated.so").rotated_grad(0.3, x)[1], ag.grad(rotated)(0.3, x), rtol=1e-14)
+
+
+@pytest.mark.parametrize("transform", [ag.compile, lambda f: ag.grad(lambda x: f(x).sum())])
+def test_what_numpy_refuses_is_refused_with_the_line(transform: Any) -> None:
+    x = np.arange(1.0, 4.0)
+    np.testing.assert_array_equal(ag.compile(lambda x: np.asfortranarray([x, x * 2]))(x), [x, x * 2])
+    assert transform(lambda x: np.array(x * 2, copy=False))(x).shape == (3,)
+    for call in (lambda x: np.array([x[0]], copy=False), lambda x: np.asarray([x[0]], copy=False)):
+        with pytest.raises(ag.AotgradArgumentError, match=r"test_gathering.*copy=False \(Unable to avoid copy"):
+            transform(call)(x)
+    with pytest.raises(ag.AotgradValueError):
+        transform(lambda x: np.full((-1,), x[0]))(x)
+
+
+def test_subclasses_are_named_where_memory_is_bound(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "x", dtype="f8", mode="w+", shape=(3,))
+    with pytest.raises(ag.AotgradTypeError, match="memmap that is no plain NumPy array"):
+        ag.compile(lambda x: x * 2).prebind(mapped)
+    bound = ag.compile(lambda x: x * 2).prebind(np.asarray(mapped))
+    mapped[:] = 4.0
+    bound()
+    np.testing.assert_array_equal(bound.out, 8.0)

@@ -7,6 +7,7 @@ NumPy gives classes no say in its constructors (``__array__`` may only hand over
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from aotgrad_runtime import forks
 from aotgrad_runtime.errors import AotgradTypeError
 from aotgrad_runtime.tensor import ArrayTensor
 
+from .boundary import PLAIN, refusal, restate
 from .trace import TracedArray
 
 __all__ = ["gathering"]
@@ -50,11 +52,18 @@ def _made(x: Any, dtype: Any, ndmin: int, copied: bool) -> Any:
 
 
 def _array(object: Any, dtype: Any = None, *, copy: bool | None = True, order: Any = "K", subok: bool = False, ndmin: int = 0, like: Any = None, ndmax: int = 0) -> Any:
-    return _made(object, dtype, ndmin, bool(copy))
+    return _shared(_made(object, dtype, ndmin, bool(copy)), object, copy)
+
+
+def _shared(out: Any, given: Any, copy: Any) -> Any:
+    """``out``, which has to be ``given`` itself where ``copy`` is False."""
+    if copy is False and out is not given:
+        raise ValueError("Unable to avoid copy while creating an array as requested; leave copy=False out")
+    return out
 
 
 def _asarray(a: Any, dtype: Any = None, order: Any = None, *, device: Any = None, copy: bool | None = None, like: Any = None) -> Any:
-    return _made(a, dtype, 0, bool(copy))
+    return _shared(_made(a, dtype, 0, bool(copy)), a, copy)
 
 
 def _ascontiguousarray(a: Any, dtype: Any = None, *, like: Any = None) -> Any:
@@ -72,13 +81,14 @@ def _take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "
     return places.__array_function__(_NUMPYS["take"], (type(places),), (a, places), given)
 
 
-_OURS: Final[dict[str, Callable[..., Any]]] = {"array": _array, "asarray": _asarray, "asanyarray": _asarray, "ascontiguousarray": _ascontiguousarray, "full": _full,
-                                               "take": _take}
+_OURS: Final[dict[str, Callable[..., Any]]] = {"array": _array, "asarray": _asarray, "asanyarray": _asarray, "ascontiguousarray": _ascontiguousarray,
+                                               "asfortranarray": _ascontiguousarray, "full": _full, "take": _take}
 _NUMPYS: Final = {name: getattr(np, name) for name in _OURS}
 
 
 def _trying(name: str) -> Callable[..., Any]:
     numpys, ours = _NUMPYS[name], _OURS[name]
+    parameters = tuple(inspect.signature(ours).parameters)
 
     @functools.wraps(numpys, updated=())
     def constructor(*args: Any, **kwargs: Any) -> Any:
@@ -87,7 +97,10 @@ def _trying(name: str) -> Callable[..., Any]:
         except AotgradTypeError:
             if not any(map(_holds, (*args, *kwargs.values()))) or sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] in _NOT_USERS:
                 raise
-            return ours(*args, **kwargs)
+            try:
+                return ours(*args, **kwargs)
+            except PLAIN as error:
+                restate(refusal(f"np.{name}", {**dict(zip(parameters, args)), **kwargs}, f"{name}({', '.join(parameters)})", error), error)
 
     return constructor
 

@@ -92,7 +92,8 @@ def prebind(state: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
     for name, x in zip(names, tree_flatten((args, {}))[0]):
         if isinstance(x, Tensor) or (isinstance(x, np.ndarray) and (type(x) is not np.ndarray or not x.flags.aligned or kernels.dense_order(x) is False
                                                                     or not x.dtype.isnative)):
-            what = f"of dtype {x.dtype}, whose bytes are swapped" if isinstance(x, np.ndarray) and not x.dtype.isnative else "that is not dense and aligned"
+            what = f"of dtype {x.dtype}, whose bytes are swapped" if isinstance(x, np.ndarray) and not x.dtype.isnative else (
+                "that is not dense and aligned" if type(x) is np.ndarray else "that is no plain NumPy array (np.asarray(x) shares its memory)")
             if isinstance(x, Tensor):
                 raise AotgradTypeError(f"prebind: {name} is a Tensor; the bound call reads the memory of NumPy arrays, so pass one ({name}.numpy() shares its memory)")
             raise AotgradTypeError(f"prebind: {name} is a {type(x).__name__} {what}; the bound call reads the memory given here, so pass a NumPy array that is "
