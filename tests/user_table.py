@@ -71,6 +71,7 @@ ROWS: dict[str, list[Row]] = {
     "baddbmm": [(ag.baddbmm, (_normal(2, 4, 3), T3, S3))],
     "kron": [(ag.kron, (X, M))],
     "cross": [(lambda x, y: ag.cross(x, y, 1), (_normal(6, 3), M))],
+    "polygamma": [(lambda x: ag.polygamma(1, x), (X,)), (lambda x: ag.polygamma(2, x), (np.abs(X) + 0.5,))],
     "gather": [(lambda x, i: ag.gather(x, 0, i), (X, I24))],
     "take_along_dim": [(lambda x, i: ag.take_along_dim(x, i, 1), (X, I46[:, :2]))],
     "scatter_along": [(lambda x, i, v: ag.scatter(x, 1, i, v), (X, np.array([[5, 0, 2, 1], [1, 3, 4, 0]]), _SHIFTED))],

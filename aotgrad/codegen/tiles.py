@@ -299,9 +299,9 @@ class Tiles:
                          lambda: self._over(loop, kb.div(high, unit), end, 0, ask, line, unit))
         with kb.for_(0, head, lanes) as lp:
             self._tile(loop, reads, lp.iv, kb.min(kb.sub(head, lp.iv), lanes), 0, 1)
-        rest = kb.rem(kb.sub(high, head), lanes)
-        with self._when(rest):
-            self._tile(loop, reads, kb.sub(high, rest), rest, kb.sub(end, 1), 1)
+        rest = kb.sub(unit, head)  # of the last row, whose last line no other row completes
+        with kb.for_(0, rest, lanes) as lp:
+            self._tile(loop, reads, kb.add(kb.sub(high, rest), lp.iv), kb.min(kb.sub(rest, lp.iv), lanes), kb.sub(end, 1), 1)
 
     def _far(self) -> Value | None:
         """Whether the result is large and its elements are aligned."""
