@@ -50,7 +50,7 @@ def _nested(A: Any, x: Any) -> Any:
 LOOPS = {"fori": (_fori, (3, 3)), "scan": (_scan, (4, 3, 3)), "map": (_map, (4, 3, 3)), "nested": (_nested, (3, 3))}
 
 
-@pytest.mark.parametrize(("name", "one", "other"), sweep.part(LOOPS, ORDERS, ORDERS))
+@pytest.mark.parametrize(("name", "one", "other"), sweep.part(LOOPS, ORDERS, ORDERS, of=4))
 def test_captured_and_carried_in_any_order(name: str, one: str, other: str) -> None:
     f, shape = LOOPS[name]
     A, x = np.asarray(_numbers(3, 3), order=one), np.asarray(_numbers(*shape, seed=1), order=other)

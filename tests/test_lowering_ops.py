@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 from lowering_harness import Program
 
 from aotgrad.ir import opdef, ops, tensor_type
@@ -39,8 +40,9 @@ def agree(got: Any, want: Any, exact: bool) -> None:
         np.testing.assert_allclose(got, want, rtol=16 * eps, atol=4 * eps)
 
 
-@pytest.mark.parametrize(("name", "index"), ROWS)
-def test_op(name: str, index: int) -> None:
+@pytest.mark.parametrize("row", sweep.part(ROWS), ids=str)
+def test_op(row: tuple[str, int]) -> None:
+    name, index = row
     sample = list(opdef.get(name).samples())[index]  # type: ignore[misc]
     got, want = compile_sample(name, sample)
     agree(got, want, opdef.get(name).exact and name != "scatter_add")

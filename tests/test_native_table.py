@@ -30,18 +30,18 @@ def composite(name: str) -> bool:
     return isinstance(opdef.get(name).derivative, opdef.Composite)
 
 
-@pytest.mark.parametrize("name", [*(n for n in OPS if not composite(n)), *[n for n in OPS if composite(n)][::4]])
+@pytest.mark.parametrize("name", [*(n for n in OPS if not composite(n)), *[n for n in OPS if composite(n)][::12]])
 def test_compiled_float64(name: str) -> None:
     """Value, VJP, JVP and VJP of VJP between guard pages, on samples and on other sizes. Composites consist of the others; all of them are in ``test_all_samples``."""
     assert native_table.check_op(name, samples=2, others=("value", "vjp")) > 0
 
 
-@pytest.mark.parametrize("name", [n for n in FLOAT_OPS if not composite(n)][::3])
+@pytest.mark.parametrize("name", [n for n in FLOAT_OPS if not composite(n)][::5])
 def test_compiled_float32(name: str) -> None:
     assert native_table.check_op(name, np.float32, ("value", "vjp"), 2) > 0
 
 
-@pytest.mark.parametrize("name", OPS[::6])  # all of them in test_all_samples
+@pytest.mark.parametrize("name", OPS[::12])  # all of them in test_all_samples
 def test_layouts(name: str) -> None:
     """channels_last at rank 4, Fortran order below: as compiled kernels, values and cotangents."""
     native_table.check_layouts(name, 2)
@@ -80,7 +80,7 @@ def test_kink(kink: oracles.Kink) -> None:
     oracles.check_kink(kink, native_table.run_compiled)
 
 
-@pytest.mark.parametrize("name, every", [*((n, False) for n in user_table.public()[::4]),
+@pytest.mark.parametrize("name, every", [*((n, False) for n in user_table.public()[::8]),
                                          *(pytest.param(n, True, marks=pytest.mark.thorough) for n in user_table.public())])
 def test_as_users_call_it(name: str, every: bool) -> None:
     """Eager and compiled, any strides, tape, reverse and forward."""
@@ -89,7 +89,7 @@ def test_as_users_call_it(name: str, every: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # NumPy's own, of empty means and the like
-@pytest.mark.parametrize("name", sweep.part(user_table.public(), of=5))
+@pytest.mark.parametrize("name", sweep.part(user_table.public(), of=8))
 def test_other_sizes_after_the_first_call(name: str) -> None:
     """0, 1, and more; and sizes that do not fit together raise as eager does."""
     for i, (f, xs) in enumerate(user_table.rows(name)):

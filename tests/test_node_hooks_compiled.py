@@ -118,7 +118,7 @@ def without_grad(m: Any, seen: list[Any], x: Any, w: Any) -> Any:
     return y.sum()
 
 
-@pytest.mark.parametrize("f, active", sweep.part([order, several_results, in_place, removed, by_hand, without_grad], [True, False]),
+@pytest.mark.parametrize("f, active", sweep.part([order, several_results, in_place, removed, by_hand, without_grad], [True, False], of=4),
                          ids=lambda f: getattr(f, "__name__", None))
 def test_hooks_of_nodes_see_what_torch_shows(f: F, active: bool) -> None:
     seen, _ = both(f, [([1.0, 2.0], True), ([3.0, 5.0], active)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sweep
 
 import aotgrad as ag
 
@@ -53,8 +54,9 @@ def assert_equal(a: list[Any], b: list[Any]) -> None:
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_steps(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", sweep.part(OPTIONS), ids=lambda c: f"{c[0]}-{list(c[1])}")
+def test_steps(case: tuple[str, dict[str, Any]]) -> None:
+    name, options = case
     eager, _ = steps(ag, name, options)
     compiled, f = steps(ag, name, options, compiled=True)
     assert_equal(eager, compiled)

@@ -220,16 +220,18 @@ def test_sizes_known_ahead(sizes: tuple[int, int], dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
-def test_rows_that_follow_each_other_are_whole_wherever_they_begin(dtype: Any) -> None:
-    """The last row too, whose last line no other row completes."""
+@pytest.mark.parametrize("count", [2, 3])
+def test_rows_that_follow_each_other_are_whole_wherever_they_begin(count: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last row too, whose last line no other row completes; those of three matrices are written past the cache."""
+    monkeypatch.setattr(tiles, "_PAST", tiles._PAST if count == 2 else 1)
     size = np.dtype(dtype).itemsize
     for n, m in itertools.product((64 // size, 128 // size, 5), (64 // size, 7)):
-        x = np.arange(2 * n * m).astype(dtype).reshape(2, n, m)
-        turned = ag.compile(lambda x, n=n, m=m: np.swapaxes(np.reshape(x, (2, n, m)), -1, -2))  # of sizes that are known
+        x = np.arange(count * n * m).astype(dtype).reshape(count, n, m)
+        turned = ag.compile(lambda x, n=n, m=m: np.swapaxes(np.reshape(x, (count, n, m)), -1, -2))  # of sizes that are known
         for offset in {*range(0, 64, 16), size, 3 * size}:
-            room = np.full(2 * n * m + 128 // size, 99, dtype)
+            room = np.full(count * n * m + 128 // size, 99, dtype)
             at = (offset - room.ctypes.data) % 64 // size
-            out = room[at:at + 2 * n * m].reshape(2, m, n)
+            out = room[at:at + x.size].reshape(count, m, n)
             turned(x.reshape(-1), out=out)
             np.testing.assert_array_equal(out, np.swapaxes(x, 1, 2))
-            assert (room[:at] == 99).all() and (room[at + 2 * n * m:] == 99).all()
+            assert (room[:at] == 99).all() and (room[at + x.size:] == 99).all()
