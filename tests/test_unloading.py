@@ -38,13 +38,13 @@ ROUNDS = """
 import gc, numpy as np, aotgrad as ag
 def maps(): return sum(1 for _ in open("/proc/self/maps"))
 x, counts = np.ones(5), []
-for k in range(90):
+for k in range(120):
     f = ag.compile(lambda x, k=k: np.sum(np.sin(x) * (k + 0.5)) + x[0])
     assert np.isclose(f(x), 5 * np.sin(1.0) * (k + 0.5) + 1)
     if k % 3 == 0: assert ag.grad(f)(x).shape == (5,)
     if k % 7 == 0: f(ag.from_numpy(x)); f(x=x)
     del f
-    if k % 30 == 29:
+    if k % 40 == 39:
         gc.collect(); counts.append(maps())
 print(counts[-1] - counts[0])
 """
@@ -55,7 +55,7 @@ def test_compiling_and_deleting_does_not_fill_the_address_space(tmp_path: Path) 
     env = {**os.environ, "AOTGRAD_CACHE_DIR": str(tmp_path)}  # LLVM, which has mappings too, is there from the first round
     done = subprocess.run([sys.executable, "-c", ROUNDS], capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 60  # 60 rounds further on; each kernel takes 3 to 4 mappings
+    assert int(done.stdout) < 60  # 80 rounds further on; each kernel takes 3 to 4 mappings
 
 
 @pytest.fixture
