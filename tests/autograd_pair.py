@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import aotgrad as ag
 
@@ -90,3 +91,11 @@ def walk(m: Any, y: Any, parameters: Any) -> list[Any]:
         grads = node(ct)
         queue += [(child, g) for (child, _), g in zip(node.next_functions, grads if isinstance(grads, tuple) else (grads,))]
     return [found[id(p)] for p in parameters]
+
+
+def refused(lines: Callable[[Any], Any]) -> None:
+    """Both refuse; our error is of torch's kinds and an ``AotgradError``."""
+    found = [outcome(m, lines) for m in modules()]
+    assert all(f[0] == "error" and {*f[1]} <= {*found[0][1]} for f in found), found
+    with pytest.raises(ag.AotgradError):
+        lines(ag)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from autograd_pair import f64, modules, outcome, same
+from autograd_pair import f64, refused, same
 
 import aotgrad as ag
 
@@ -103,10 +103,7 @@ def test_as_torch(name: str) -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors(name: str) -> None:
-    found = [outcome(m, ERRORS[name]) for m in modules()]
-    assert all(f[0] == "error" and {*f[1]} <= {*found[0][1]} for f in found), found
-    with pytest.raises(ag.AotgradError):
-        ERRORS[name](ag)
+    refused(ERRORS[name])
 
 
 def test_compiled() -> None:

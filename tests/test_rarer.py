@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sweep
-from autograd_pair import f64, modules, outcome, same
+from autograd_pair import f64, refused, same
 
 import aotgrad as ag
 from aotgrad.frontend.rarer import RARER, RARER_METHODS
@@ -142,10 +142,7 @@ def test_in_place_and_signs(lines: Callable[[Any], Any]) -> None:
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors(name: str) -> None:
     """Of torch's kind, and of NumPy's."""
-    found = [outcome(m, ERRORS[name]) for m in modules()]
-    assert all(f[0] == "error" and {*f[1]} <= {*found[0][1]} for f in found), found
-    with pytest.raises(ag.AotgradError):
-        ERRORS[name](ag)
+    refused(ERRORS[name])
 
 
 def test_random_whole_numbers() -> None:

@@ -32,7 +32,7 @@ from .promotion import Kind, promote, python_dtype
 from .sizes import equal_sizes
 from .trace import TracedArray, user_loc
 
-__all__ = ["FURTHER", "FURTHER_METHODS", "f", "hardshrink", "prelu"]
+__all__ = ["FURTHER", "FURTHER_METHODS", "beside", "f", "hardshrink", "prelu"]
 
 
 class _Functions:
@@ -224,9 +224,9 @@ def cartesian_prod(*tensors: Any) -> Any:
     return f.stack([f.reshape(x, (-1,)) for x in PUBLIC["meshgrid"](*given)], -1)
 
 
-def _beside(numbers: Any, x: Any) -> Any:
-    """Places in ``x``: an array beside what is NumPy's, which a tensor would make one of torch's."""
-    return numbers if isinstance(x, (ArrayTensor, TracedArray)) else factories.from_numpy(numbers)
+def beside(numbers: Any, x: Any) -> Any:
+    """Numbers found of ``x``: an array beside what is NumPy's, which a tensor would make one of torch's; else a tensor."""
+    return numbers if isinstance(x, (ArrayTensor, TracedArray)) else factories.finish(numbers, False)
 
 
 def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
@@ -235,7 +235,7 @@ def combinations(input: Any, r: int = 2, with_replacement: bool = False) -> Any:
         raise AotgradRuntimeError(f"{user_loc()}: Expect a 1D vector, but got shape {list(input.shape)}")
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = np.array(list(choose(range(int(input.shape[0])), r)), np.int64).reshape(-1, r)
-    return indexing.getitem(input, _beside(rows, input))
+    return indexing.getitem(input, beside(rows, input))
 
 
 def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
@@ -245,7 +245,7 @@ def unfold(input: Any, dimension: int, size: int, step: int) -> Any:
     if size > n or size < 0 or step <= 0:
         raise AotgradRuntimeError(f"{user_loc()}: unfold: maximum size for tensor at dimension {d} is {n} but size is {size}, step is {step}")
     places = np.arange(0, n - size + 1, step)[:, None] + np.arange(size)
-    taken = f.index_select(input, d, _beside(places.reshape(-1), input))
+    taken = f.index_select(input, d, beside(places.reshape(-1), input))
     return f.movedim(f.unflatten(taken, d, places.shape), d + 1, -1)
 
 

@@ -12,11 +12,11 @@ from aotgrad_runtime import modes
 from aotgrad_runtime.arrays import decode
 from aotgrad_runtime.dtypes import float32, float64, int32, int64
 from aotgrad_runtime.errors import AotgradDTypeError, AotgradNotImplementedError, AotgradRuntimeError, AotgradTypeError
-from aotgrad_runtime.tensor import ArrayTensor, Tensor
+from aotgrad_runtime.tensor import Tensor
 
 from .eager import Dual, rename
-from .factories import finish, zeros
-from .further import f
+from .factories import zeros
+from .further import beside, f
 from .ledger import twin
 from .trace import Traced, user_loc
 
@@ -58,13 +58,8 @@ def _order(numbers: Any, dim: int, descending: bool) -> Any:
     return numbers.shape[dim] - 1 - np.flip(np.argsort(np.flip(numbers, dim), axis=dim, kind="stable"), dim)
 
 
-def _beside(numbers: Any, x: Any) -> Any:
-    """Numbers found of ``x``: a tensor beside tensors, an array beside what is NumPy's."""
-    return numbers if isinstance(x, ArrayTensor) else finish(numbers, False)
-
-
 def _index(places: Any, x: Any) -> Any:
-    return _beside(np.asarray(places, np.int64, order="C"), x)
+    return beside(np.asarray(places, np.int64, order="C"), x)
 
 
 def _taken(x: Any, dim: int, index: Any, node: str) -> Any:
@@ -210,7 +205,7 @@ def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = False, r
         found = np.empty(values.shape, np.int64)
         for at in np.ndindex(rows.shape[:-1]):
             found[at] = np.searchsorted(rows[at], values[at], where)
-    return _beside(np.asarray(found, (int32 if out_int32 else int64).np), sorted_sequence if number else input)
+    return beside(np.asarray(found, (int32 if out_int32 else int64).np), sorted_sequence if number else input)
 
 
 def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
@@ -226,7 +221,7 @@ def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     low, high = (numbers.min(), numbers.max()) if min == max and numbers.size else (min, max)
     if low == high:
         low, high = low - 1, high + 1
-    return _beside(np.histogram(numbers, bins, (float(low), float(high)))[0].astype(input._dtype.np), input)
+    return beside(np.histogram(numbers, bins, (float(low), float(high)))[0].astype(input._dtype.np), input)
 
 
 _BOTH: list[Any] = [argsort, bincount, histc, kthvalue, median, msort, sort, topk, unique]
