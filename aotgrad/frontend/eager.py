@@ -342,13 +342,13 @@ def _own(out: Any, data: Any) -> Any:
 _NOTHING: Any = ("nothing is recorded",)
 
 
-ADRIFT = -1  # the place of a result that requires grad and is no part of the graph
+LEAF = -1  # the place of a result that requires grad and is no part of the graph
 
 
 def places_of(pullback: Any, floats: Sequence[int], count: int) -> list[int | None]:
-    """Which output of the node each of the ``count`` results is: none (None), or a leaf that requires grad (``ADRIFT``), where only some belong to the graph."""
+    """Which output of the node each of the ``count`` results is: none (None), or a leaf that requires grad (``LEAF``), where only some belong to the graph."""
     moves = pullback.moves
-    return [None if i not in floats or moves is not None and not moves[i] else ADRIFT if moves is not None and moves[i] != 1 else floats.index(i) for i in range(count)]
+    return [None if i not in floats or moves is not None and not moves[i] else LEAF if moves is not None and moves[i] != 1 else floats.index(i) for i in range(count)]
 
 
 def _recipe(program: Program, active: tuple[bool, ...]) -> Any:
@@ -380,7 +380,7 @@ def record(program: Program, args: Sequence[Any], outs: list[Any], cls: type[Any
     node = kind(edges, (program, active, inputs, outputs, cls))
     made = [wrap(o, cls) if place is None or place < 0 else make_output(o, node, place, cls) for o, place in zip(outs, places)]
     for x, place in zip(made, places):
-        if place == ADRIFT:
+        if place == LEAF:
             drift(x, True)
     for i in pullback.outputs:
         outputs[i] = cell_of(made[i]).save(outs[i])

@@ -152,7 +152,7 @@ class Recorder:
             lines.append(f"{', '.join([f'd{k}' for k in range(len(places))])} = data")
         for k, place in enumerate(places):
             data = f"d{k}" if len(places) > 1 else "data"
-            lines += [f"y{k} = wrap({data})"] if place is None else [f"y{k} = wrap({data})", f"drift(y{k}, True)"] if place == eager.ADRIFT else [
+            lines += [f"y{k} = wrap({data})"] if place is None else [f"y{k} = wrap({data})", f"drift(y{k}, True)"] if place == eager.LEAF else [
                 f"y{k} = new(Tensor)", f"y{k}._data = {data}", f"y{k}._node = node", f"y{k}._index = {place}", f"y{k}._requires_grad = True", f"y{k}._extra = None"]
         for i in pullback.inputs:  # ``keep`` is for what is not saved yet as it is
             x = args[i]
